@@ -1,0 +1,79 @@
+"""The backbone, top to bottom: embed, decoder layers, final norm and head.
+
+Knows architecture 3.1. A layer is a pure function of the residual, its weights and its state, which is
+what part of the chain an engine compiles. Keeps true: the residual is float32 (where the config says so)
+and leaves the backbone before the final norm: the MTP chain starts from it.
+"""
+
+import torch
+from torch import Tensor
+
+from graphs.config import LayerConfig, ModelConfig
+from graphs.layers.attention import attention
+from graphs.layers.linear import linear
+from graphs.layers.mlp import dense_mlp
+from graphs.layers.moe import moe_mlp
+from graphs.layers.norm import rms_norm
+from graphs.state import IndexerState, KvPool, Rows, State
+from graphs.weights import LayerWeights, ModelWeights, MoeWeights
+
+
+def decoder_layer(
+    r_TH: Tensor,
+    rows: Rows,
+    weights: LayerWeights,
+    pool: KvPool,
+    indexer: IndexerState | None,
+    table: Tensor,
+    config: ModelConfig,
+    layer: LayerConfig,
+    act: torch.dtype,
+) -> Tensor:
+    """Residual [T, H] -> residual [T, H] of one layer; `act` is the activation dtype."""
+    h_TH = rms_norm(r_TH, weights.input_norm, config.rms_eps, act)
+    mixed_TH = attention(h_TH, rows, weights.attention, pool, indexer, table, config, layer)
+    r_TH = _add(r_TH, mixed_TH, config, act)
+    h_TH = rms_norm(r_TH, weights.post_norm, config.rms_eps, act)
+    if isinstance(weights.feed_forward, MoeWeights):
+        assert config.moe is not None
+        limits = (layer.routed_limit, layer.shared_limit)
+        out_TH = moe_mlp(h_TH, rows.valid, weights.feed_forward, config.moe, limits)
+    else:
+        out_TH = dense_mlp(h_TH, weights.feed_forward, layer.shared_limit)
+    return _add(r_TH, out_TH, config, act)
+
+
+def embed(ids_T: Tensor, embed_VH: Tensor) -> Tensor:
+    """Token embeddings as the float32 residual [T, H]."""
+    return embed_VH[ids_T].float()
+
+
+def backbone(
+    ids_T: Tensor,
+    rows: Rows,
+    weights: ModelWeights,
+    state: State,
+    config: ModelConfig,
+    act: torch.dtype,
+) -> Tensor:
+    """Run all backbone layers over T rows, writing the state: the residual f32 [T, H]."""
+    r_TH = embed(ids_T, weights.embed)
+    for layer in config.layers:
+        table = state.full_table if layer.attention == "full" else state.sliding_table
+        pool, indexer = state.layers[layer.index], state.indexers[layer.index]
+        layer_weights = weights.layers[layer.index]
+        r_TH = decoder_layer(r_TH, rows, layer_weights, pool, indexer, table, config, layer, act)
+    return r_TH
+
+
+def head(
+    r_TH: Tensor, norm_H: Tensor, head_VH: Tensor, config: ModelConfig, act: torch.dtype
+) -> Tensor:
+    """Logits f32 [T, V]: the residual is rounded to `act` before the norm (architecture 3.1)."""
+    return linear(rms_norm(r_TH.to(act), norm_H, config.rms_eps, act), head_VH).float()
+
+
+def _add(r_TH: Tensor, out_TH: Tensor, config: ModelConfig, act: torch.dtype) -> Tensor:
+    """The residual stays float32; only relatives without fp32_residual_connection round it."""
+    total = r_TH + out_TH.float()
+    return total if config.fp32_residual else total.to(act).float()

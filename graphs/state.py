@@ -1,0 +1,141 @@
+"""All mutable memory of the model: fixed-shape tensors made once, mutated in place.
+
+Knows shapes and how a row of a slot finds its place. Does not know requests: which physical block a slot
+holds at a position is in tables that the runtime fills. Keeps true: block 0 of each pool and the last slot
+are scratch. Padding rows belong to the scratch slot, whose tables are all 0, so they write
+nowhere that is ever read; nothing is allocated after start.
+
+Legend: S slots without scratch, B blocks, M blocks a slot can map, P proxy_dim, G KV heads, D head_dim,
+T rows of a call, C ring rows, H hidden.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graphs.config import LayerConfig, ModelConfig
+
+BLOCK = 64  # tokens a block
+SCRATCH_BLOCK = 0
+RING = 16  # raw indexer rows kept a slot: at least 7 + K (architecture 4.5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KvPool:
+    """Keys and values of one layer, [B, BLOCK, G, D] each, in the activation dtype."""
+
+    k: Tensor
+    v: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexerState:
+    """One full layer's region summaries (with their block) and ring of raw rows."""
+
+    summary: Tensor  # [B, BLOCK/8, P] e4m3
+    ring_k: Tensor  # [S+1, C, P] bf16, after norm and rope
+    ring_z: Tensor  # [S+1, C, P] bf16
+
+
+@dataclass(frozen=True, kw_only=True)
+class MtpHistory:
+    """The last K-1 MTP inputs of each slot, oldest first: next-token id and main residual."""
+
+    ids: Tensor  # [S+1, K-1] int64
+    hidden: Tensor  # [S+1, K-1, H] f32
+    count: Tensor  # [S+1] int64, how many are filled
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """Everything a step reads and writes besides the weights."""
+
+    layers: tuple[KvPool, ...]  # backbone, then MTP
+    indexers: tuple[IndexerState | None, ...]  # backbone
+    full_table: Tensor  # [S+1, M] int64 physical blocks of the full pool
+    sliding_table: Tensor  # [S+1, M] int64 physical blocks of the sliding and MTP pool
+    history: MtpHistory
+
+    @property
+    def slots(self) -> int:
+        return self.full_table.shape[0] - 1
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.nbytes for t in torch.utils._pytree.tree_leaves(self))
+
+
+for _kind in (KvPool, IndexerState, MtpHistory, State):
+    torch.export.register_dataclass(_kind, serialized_type_name=f"fourstep.{_kind.__name__}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Where the T rows of a call belong; rows of one slot are neighbours in rising position."""
+
+    slot: Tensor  # [T] int64, S for padding
+    position: Tensor  # [T] int64
+    valid: Tensor  # [T] bool, False for padding
+
+
+torch.export.register_dataclass(Rows, serialized_type_name="fourstep.Rows")
+
+
+def make_state(
+    config: ModelConfig,
+    *,
+    slots: int,
+    full_blocks: int,
+    sliding_blocks: int,
+    context: int,
+    dtype: torch.dtype,
+    device: torch.device | None = None,
+) -> State:
+    """Zeroed state for `slots` requests of at most `context` tokens each.
+
+    `full_blocks` and `sliding_blocks` count usable blocks; one scratch block each is added.
+    """
+
+    def pool(layer: LayerConfig) -> KvPool:
+        blocks = 1 + (full_blocks if layer.attention == "full" else sliding_blocks)
+        shape = (blocks, BLOCK, layer.kv_heads, layer.head_dim)
+        k, v = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
+        return KvPool(k=k, v=v)
+
+    def indexer(layer: LayerConfig) -> IndexerState | None:
+        if layer.attention != "full" or config.sparse is None:
+            return None
+        width, regions = config.sparse.proxy_dim, BLOCK // config.sparse.region
+        summary = torch.zeros(1 + full_blocks, regions, width, device=device)
+        ring = torch.zeros(2, slots + 1, RING, width, dtype=torch.bfloat16, device=device)
+        return IndexerState(
+            summary=summary.to(torch.float8_e4m3fn), ring_k=ring[0], ring_z=ring[1]
+        )
+
+    table = torch.zeros(2, slots + 1, -(-context // BLOCK), dtype=torch.int64, device=device)
+    kept = max(0, len(config.mtp_layers) - 1)
+    history = MtpHistory(
+        ids=torch.zeros(slots + 1, kept, dtype=torch.int64, device=device),
+        hidden=torch.zeros(slots + 1, kept, config.hidden_dim, device=device),
+        count=torch.zeros(slots + 1, dtype=torch.int64, device=device),
+    )
+    return State(
+        layers=tuple(pool(layer) for layer in (*config.layers, *config.mtp_layers)),
+        indexers=tuple(indexer(layer) for layer in config.layers),
+        full_table=table[0].clone(),
+        sliding_table=table[1].clone(),
+        history=history,
+    )
+
+
+def physical(table: Tensor, slot: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+    """(block, offset) of logical positions. slot broadcasts against position; any shape."""
+    return table[slot, position // BLOCK], position % BLOCK
+
+
+def write_kv(pool: KvPool, table: Tensor, rows: Rows, k_TGD: Tensor, v_TGD: Tensor) -> None:
+    """Store one key and value a row, in place."""
+    block, offset = physical(table, rows.slot, rows.position)
+    pool.k.index_put_((block, offset), k_TGD.to(pool.k.dtype))
+    pool.v.index_put_((block, offset), v_TGD.to(pool.v.dtype))
