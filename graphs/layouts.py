@@ -78,6 +78,10 @@ class Layout(ABC):
     def build(self, tensors: Mapping[str, Tensor]) -> ExpertMatrix:
         """Suffix -> [E, ...] tensors of the parts that are read, to the in-memory stack."""
 
+    def width_unit(self, projection: str) -> int:
+        """What a rank's slice of the expert width has to be a multiple of."""
+        return 1
+
     def expected(self, stack: Stack) -> Iterator[Expected]:
         """Every tensor of the stack, for checking names, shapes and dtypes."""
         for part in self.parts(stack):
@@ -135,6 +139,9 @@ class Fp8BlockLayout(Layout):
     label = "FP8 block"
     block: tuple[int, int]
 
+    def width_unit(self, projection: str) -> int:
+        return self.block[1] if projection == "down_proj" else self.block[0]
+
     def parts(self, stack: Stack) -> tuple[Part, ...]:
         blocks = (-(-stack.out_dim // self.block[0]), -(-stack.in_dim // self.block[1]))
         return (
@@ -151,9 +158,25 @@ class Nvfp4Layout(Layout):
     """ModelOpt: weight U8, weight_scale F8_E4M3, weight_scale_2 F32 (a factor), input_scale."""
 
     label = "NVFP4"
+    names: ClassVar[tuple[str, str, str]] = ("weight", "weight_scale_2", "input_scale")
+
+    def width_unit(self, projection: str) -> int:
+        return NVFP4_BLOCK if projection == "down_proj" else 1
 
     def parts(self, stack: Stack) -> tuple[Part, ...]:
-        return _nvfp4_parts(stack, ("weight", "weight_scale_2", "input_scale"))
+        if stack.in_dim % NVFP4_BLOCK:
+            raise CheckpointError(
+                f"{stack.module}: NVFP4 needs a multiple of {NVFP4_BLOCK} columns, not "
+                f"{stack.in_dim}"
+            )
+        weight, global_scale, input_scale = self.names
+        blocks = stack.in_dim // NVFP4_BLOCK
+        return (
+            Part(suffix=weight, dtype="U8", shape=(stack.out_dim, stack.in_dim // 2)),
+            Part(suffix="weight_scale", dtype="F8_E4M3", shape=(stack.out_dim, blocks)),
+            Part(suffix=global_scale, dtype="F32"),
+            Part(suffix=input_scale, dtype="F32", read=False),
+        )
 
     def build(self, tensors: Mapping[str, Tensor]) -> ExpertMatrix:
         return Nvfp4Experts(
@@ -163,14 +186,11 @@ class Nvfp4Layout(Layout):
         )
 
 
-class Nvfp4CompressedLayout(Layout):
-    """compressed-tensors: weight_packed, weight_scale, and global scales that divide."""
+class Nvfp4CompressedLayout(Nvfp4Layout):
+    """compressed-tensors: as ModelOpt under other names, the global scales are divisors."""
 
     label = "NVFP4 compressed-tensors"
-
-    def parts(self, stack: Stack) -> tuple[Part, ...]:
-        names = ("weight_packed", "weight_global_scale", "input_global_scale")
-        return _nvfp4_parts(stack, names)
+    names = ("weight_packed", "weight_global_scale", "input_global_scale")
 
     def build(self, tensors: Mapping[str, Tensor]) -> ExpertMatrix:
         return Nvfp4Experts(
@@ -178,21 +198,6 @@ class Nvfp4CompressedLayout(Layout):
             scale=tensors["weight_scale"],
             scale_2=tensors["weight_global_scale"].reciprocal(),
         )
-
-
-def _nvfp4_parts(stack: Stack, names: tuple[str, str, str]) -> tuple[Part, ...]:
-    if stack.in_dim % NVFP4_BLOCK:
-        raise CheckpointError(
-            f"{stack.module}: NVFP4 needs a multiple of {NVFP4_BLOCK} columns, not {stack.in_dim}"
-        )
-    weight, global_scale, input_scale = names
-    blocks = stack.in_dim // NVFP4_BLOCK
-    return (
-        Part(suffix=weight, dtype="U8", shape=(stack.out_dim, stack.in_dim // 2)),
-        Part(suffix="weight_scale", dtype="F8_E4M3", shape=(stack.out_dim, blocks)),
-        Part(suffix=global_scale, dtype="F32"),
-        Part(suffix=input_scale, dtype="F32", read=False),
-    )
 
 
 def stacks(config: ModelConfig, layer: LayerConfig) -> tuple[Stack, ...]:
