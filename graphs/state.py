@@ -40,11 +40,14 @@ class IndexerState:
 
 @dataclass(frozen=True, kw_only=True)
 class MtpHistory:
-    """The last K-1 MTP inputs of each slot, oldest first: next-token id and main residual."""
+    """The last K-1 MTP inputs of each slot, oldest first: next-token id and main residual.
+
+    Place j belongs to position p - (K-1) + j when p is the next to be processed; where that is negative
+    the place is empty.
+    """
 
     ids: Tensor  # [S+1, K-1] int64
     hidden: Tensor  # [S+1, K-1, H] f32
-    count: Tensor  # [S+1] int64, how many are filled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,11 +92,13 @@ def make_state(
     full_blocks: int,
     sliding_blocks: int,
     context: int,
+    draft_tokens: int,
     dtype: torch.dtype,
     device: torch.device | None = None,
 ) -> State:
     """Zeroed state for `slots` requests of at most `context` tokens each.
 
+    `draft_tokens` is K, the largest number of drafts a step; MTP layers past it get no memory.
     `full_blocks` and `sliding_blocks` count usable blocks; one scratch block each is added.
     """
 
@@ -108,23 +113,23 @@ def make_state(
             return None
         width, regions = config.sparse.proxy_dim, BLOCK // config.sparse.region
         summary = torch.zeros(1 + full_blocks, regions, width, device=device)
-        ring = torch.zeros(2, slots + 1, RING, width, dtype=torch.bfloat16, device=device)
+        ring = torch.zeros(slots + 1, RING, width, dtype=torch.bfloat16, device=device)
         return IndexerState(
-            summary=summary.to(torch.float8_e4m3fn), ring_k=ring[0], ring_z=ring[1]
+            summary=summary.to(torch.float8_e4m3fn), ring_k=ring, ring_z=ring.clone()
         )
 
-    table = torch.zeros(2, slots + 1, -(-context // BLOCK), dtype=torch.int64, device=device)
-    kept = max(0, len(config.mtp_layers) - 1)
+    drafting = config.mtp_layers[:draft_tokens]
+    table = torch.zeros(slots + 1, -(-context // BLOCK), dtype=torch.int64, device=device)
+    kept = max(0, draft_tokens - 1)
     history = MtpHistory(
         ids=torch.zeros(slots + 1, kept, dtype=torch.int64, device=device),
         hidden=torch.zeros(slots + 1, kept, config.hidden_dim, device=device),
-        count=torch.zeros(slots + 1, dtype=torch.int64, device=device),
     )
     return State(
-        layers=tuple(pool(layer) for layer in (*config.layers, *config.mtp_layers)),
+        layers=tuple(pool(layer) for layer in (*config.layers, *drafting)),
         indexers=tuple(indexer(layer) for layer in config.layers),
-        full_table=table[0].clone(),
-        sliding_table=table[1].clone(),
+        full_table=table,
+        sliding_table=table.clone(),
         history=history,
     )
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from graphs.config import LayerConfig, ModelConfig
+from graphs.layers.activation import sigmoid
 from graphs.layers.indexer import select_regions, update_summaries
 from graphs.layers.linear import linear
 from graphs.layers.norm import rms_norm
@@ -44,7 +45,7 @@ def attention(
     keys = _gather(pool.k, table, rows, positions_TGL)
     values = _gather(pool.v, table, rows, positions_TGL)
     o_TND = attend(q_TND, keys, values, visible_TGL)
-    gate_TN = torch.sigmoid(linear(h_TH, weights.g).float()).to(h_TH.dtype)
+    gate_TN = sigmoid(linear(h_TH, weights.g)).to(h_TH.dtype)
     gated_TND = (o_TND.float() * gate_TN[..., None].float()).to(h_TH.dtype)
     return linear(gated_TND.flatten(1), weights.o)
 

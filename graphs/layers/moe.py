@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from graphs.config import MoeConfig
+from graphs.layers.activation import sigmoid
 from graphs.layers.linear import linear
 from graphs.layers.mlp import dense_mlp
 from graphs.ops.routed_experts import routed_experts
@@ -16,7 +17,7 @@ def route(h_TH: Tensor, weights: MoeWeights, config: MoeConfig) -> tuple[Tensor,
     The bias takes part in the choice only; a tie goes to the lower id. The weights are the unbiased
     sigmoids, normalised over the chosen and scaled.
     """
-    p_TE = torch.sigmoid(linear(h_TH.float(), weights.router))
+    p_TE = sigmoid(linear(h_TH.float(), weights.router))
     order_TE = (p_TE + weights.router_bias).sort(dim=-1, descending=True, stable=True).indices
     ids_TK = order_TE[:, : config.topk]
     p_TK = p_TE.gather(1, ids_TK)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from graphs.formats import Bf16Experts, ExpertMatrix, Fp8Experts, Nvfp4Experts
 from graphs.layers.linear import linear
-from graphs.layers.mlp import swiglu
+from graphs.layers.activation import swiglu
 from graphs.weights import MoeWeights
 
 _KINDS = {cls.__name__: cls for cls in (Bf16Experts, Fp8Experts, Nvfp4Experts)}

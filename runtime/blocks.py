@@ -1,0 +1,38 @@
+"""Which physical block a slot holds at a logical position: the tables that the engines read.
+
+Full layers keep every block of a request. Sliding and MTP layers need only the window, so their blocks are
+reused in a circle. Keeps true: a circle holds the window plus the rows of the largest call, so no
+call overwrites a key that one of its own rows can still see; memory does not grow with the text.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from graphs.config import ModelConfig
+from graphs.state import BLOCK, SCRATCH_BLOCK, State
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockPlan:
+    """Blocks of one slot: `full` for the whole context, `sliding` in a circle."""
+
+    full: int
+    sliding: int
+
+    @classmethod
+    def of(cls, config: ModelConfig, *, context: int, largest_call: int) -> "BlockPlan":
+        """For `context` positions a slot and at most `largest_call` rows of one slot in one call."""
+        full = -(-context // BLOCK)
+        layers = (*config.layers, *config.mtp_layers)
+        window = max((layer.window or 0 for layer in layers), default=0)
+        # Positions p-window+1 .. p+largest_call-1 are live at once, on any alignment to blocks.
+        circle = -(-(window + largest_call) // BLOCK) + 1
+        return cls(full=full, sliding=min(circle, full))
+
+    def assign(self, state: State, slot: int) -> None:
+        """Fill the tables of `slot` with its own share of both pools, in place."""
+        logical = torch.arange(self.full, device=state.full_table.device)
+        first = SCRATCH_BLOCK + 1
+        state.full_table[slot] = first + slot * self.full + logical
+        state.sliding_table[slot] = first + slot * self.sliding + logical % self.sliding
