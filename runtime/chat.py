@@ -2,7 +2,7 @@
 
 Knows the JSON of a chat (messages, tools, reasoning effort) and the template's environment; does
 not know tokens or the model's answer. Keeps true: a template is untrusted code, so it runs in
-jinja's immutable sandbox, and what is wrong with a chat or a template is a ChatError that says where.
+jinja's immutable sandbox, and what is wrong with a chat or a template is a ChatError saying where.
 Architecture section 7.2.
 """
 
