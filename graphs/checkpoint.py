@@ -154,15 +154,16 @@ class Checkpoint:
         return place.shard.tensor(place.stored)
 
     def _require_mtp(self) -> None:
-        if self.missing_mtp:
-            lengths = ", ".join(f"{k} {n}" for k, n in _array_lengths(self.folder).items())
-            raise CheckpointError(
-                f"{self.folder}: config.json announces {len(self.config.mtp_layers)} MTP layers "
-                f"after {len(self.config.layers)} backbone layers, but the index lacks "
-                f"{len(self.missing_mtp)} of their tensors: {listed(self.missing_mtp)}. Per-layer "
-                f"arrays in config.json: {lengths or 'none'}. Only plain decoding is possible, "
-                "and has to be asked for"
-            )
+        if not self.missing_mtp:
+            return
+        lengths = ", ".join(f"{k} {n}" for k, n in _array_lengths(self.folder).items())
+        raise CheckpointError(
+            f"{self.folder}: config.json announces {len(self.config.mtp_layers)} MTP layers after "
+            f"{len(self.config.layers)} backbone layers, but the index lacks "
+            f"{len(self.missing_mtp)} of their tensors: {listed(self.missing_mtp, 100)}. Per-layer "
+            f"arrays in config.json: {lengths or 'none'}. Only plain decoding is possible, and has "
+            "to be asked for"
+        )
 
 
 def _claims(folder: Path, config: ModelConfig) -> QuantConfig | None:

@@ -129,5 +129,5 @@ def ranges(numbers: tuple[int, ...]) -> str:
         else:
             runs.append([number, number])
     if len(runs) > 6:
-        return f"{len(numbers)} of {numbers[0]}-{numbers[-1]}"
+        return f"{len(numbers)} of {runs[0][0]}-{runs[-1][1]}"
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
