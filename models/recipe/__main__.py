@@ -6,8 +6,9 @@ can run alone or be interrupted and run again.
 
 import argparse
 import json
-import os
+import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -47,7 +48,7 @@ class Run:
             packed.build(self.work)
         facts = json.loads((self.work / "data.json").read_text())
         if not facts["corpus_is_the_recorded_one"]:
-            print("this library is not the one that trained the shipped weights", flush=True)
+            _say("this library is not the one that trained the shipped weights")
 
     def _model(self) -> Model:
         parameters = initial_parameters(self.dims, self.recipe.seed)
@@ -115,18 +116,23 @@ class Run:
     def report(self) -> None:
         write_report(self.work, self.out, self.recipe)
 
-    def _note(self, key: str, value: dict[str, float | str] | dict[str, float]) -> None:
+    def _note(self, key: str, value: Mapping[str, float | str]) -> None:
         """Add one entry to facts.json in --work, and print it."""
         path = self.work / "facts.json"
         facts = json.loads(path.read_text()) if path.exists() else {}
         facts[key] = value
         part = path.with_suffix(".part")
         part.write_text(json.dumps(facts, indent=1) + "\n")
-        os.replace(part, path)
+        part.replace(path)
         text = "  ".join(
             f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in value.items()
         )
-        print(f"[{key}] {text}", flush=True)
+        _say(f"[{key}] {text}")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
 def main() -> None:

@@ -41,7 +41,9 @@ class IndexerReport:
     random: Tensor
 
 
-def sliding_attention(q_BTND: Tensor, k_BTGD: Tensor, v_BTGD: Tensor, starts_BT: Tensor, window: int):
+def sliding_attention(
+    q_BTND: Tensor, k_BTGD: Tensor, v_BTGD: Tensor, starts_BT: Tensor, window: int
+) -> Tensor:
     """Each query sees at most `window` keys, itself included. [B, T, N, D] bf16."""
     b, t, n, d = q_BTND.shape
     g, blocks = k_BTGD.shape[2], t // window
@@ -135,8 +137,8 @@ def indexer_report(scores: Tensor, mass: Tensor, candidates: Tensor, top: int) -
     total = mass.sum(-1, keepdim=True)
     target = mass / total.clamp_min(1e-9)
     log_p = torch.log_softmax(scores.masked_fill(~candidates, -1e4), -1)
-    entropy = torch.where(target > 0, target * target.clamp_min(1e-9).log(), 0.0)
-    kl = ((entropy - target * log_p) * total).sum() / total.sum().clamp_min(1e-9)
+    divergence = (torch.xlogy(target, target) - target * log_p) * total
+    kl = divergence.sum() / total.sum().clamp_min(1e-9)
     count = candidates.sum(-1, keepdim=True)
     contested = total * (count > top)
     covered = (mass * select_regions(scores, candidates, top)).sum(-1, keepdim=True)

@@ -16,7 +16,8 @@ SKIPPED_FOLDERS = frozenset(
         "pydoc_data", "encodings", "lib2to3", "turtledemo",
     }
 )  # fmt: skip
-RECORDED = ""  # sha256 of the corpus that trained the shipped weights
+# sha256 of the corpus that trained the shipped weights (CPython 3.11.7)
+RECORDED = "333af9caae01e32dfde20ab3c31fd8c6c97dd146a6b3bfe08448e55a984f8fc0"
 HELD_OUT_OF_256 = 8  # about 3 % of the files
 
 

@@ -79,7 +79,7 @@ def nvfp4_values(w_EOI: Tensor) -> Tensor:
     scale_2 = (amax.amax((1, 2, 3), keepdim=True) / (E2M1_MAX * E4M3_MAX)).clamp_min(1e-30)
     scale = (amax / E2M1_MAX / scale_2).clamp(max=E4M3_MAX).to(torch.float8_e4m3fn).float()
     step = scale * scale_2
-    x = torch.where(step > 0, blocks / step, 0.0)
+    x = (blocks / step).masked_fill(step == 0, 0.0)
     size = x.abs().clamp(max=E2M1_MAX)
     fine, middle, coarse = (size * 2).round() / 2, size.round(), (size / 2).round() * 2
     size = torch.where(size < 2, fine, torch.where(size < 4, middle, coarse))

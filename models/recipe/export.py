@@ -35,8 +35,8 @@ def shard_of(name: str, dims: Dims) -> str:
 def ignored_modules(dims: Dims) -> list[str]:
     """Wildcards of what is not NVFP4."""
     mtp = [f"model.layers.{n}*" for n in dims.all_layers if dims.is_mtp(n)]
-    fixed = ["lm_head", "model.embed_tokens", "*self_attn*", "*share_expert*", "*mlp.*", "*moe.gate"]
-    return [*fixed, *mtp]
+    inner = ["*self_attn*", "*share_expert*", "*mlp.*", "*moe.gate"]
+    return ["lm_head", "model.embed_tokens", *inner, *mtp]
 
 
 def sparse_json(dims: Dims) -> dict[str, Any]:

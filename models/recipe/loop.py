@@ -1,13 +1,13 @@
 """The training loop that both stages share: batches, steps, schedule, checkpoints, curve.
 
-Knows nothing of a stage's loss. Keeps true: the batch of a step depends on (seed, step) alone and a
-checkpoint holds weights, optimizer, step and curve, so a run that was interrupted continues bit-equal
+Knows nothing of a stage's loss. Keeps true: the batch of a step depends on (seed, step) alone
+and a checkpoint holds weights, optimizer, step and curve, so an interrupted run continues bit-equal
 on CPU; a checkpoint appears under its name only when it is complete.
 """
 
 import csv
 import dataclasses
-import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -139,7 +139,7 @@ class Loop:
         """Write the checkpoint atomically, and the curve as CSV beside it."""
         part = self.checkpoint.with_suffix(".part")
         torch.save(self._state(), part)
-        os.replace(part, self.checkpoint)
+        part.replace(self.checkpoint)
         _write_csv(self.work / f"{self.stage.name}.csv", self.curve)
 
     def resume(self) -> None:
@@ -158,7 +158,7 @@ class Loop:
             self.metrics.copy_(saved["metrics"])
 
     def run(self, until: int | None = None) -> None:
-        """Train up to step `until` (the schedule's end when None), printing and saving as it goes."""
+        """Train up to step `until` (the schedule's end when None), reporting and saving."""
         self.resume()
         recipe, schedule = self.recipe, self.stage.schedule
         last = schedule.steps if until is None else until
@@ -171,8 +171,8 @@ class Loop:
                 if self.step % recipe.evaluate_every == 0 or done:
                     row |= self.stage.evaluate()
                 self.curve.append(row)
-                seconds = time.monotonic() - begun
-                _print_row(self.stage.name, row, schedule.steps, (self.step - first) / seconds, recipe)
+                rate = (self.step - first) / (time.monotonic() - begun)
+                _print_row(self.stage.name, row, schedule.steps, rate, recipe)
             if self.step % recipe.save_every == 0 or self.step == last:
                 self.save()
 
@@ -211,10 +211,9 @@ def _write_csv(path: Path, rows: Iterable[dict[str, float]]) -> None:
         writer.writerows({k: f"{v:.5g}" for k, v in row.items()} for row in rows)
 
 
-def _print_row(
-    name: str, row: dict[str, float], steps: int, rate: float, recipe: Recipe
-) -> None:
+def _print_row(name: str, row: dict[str, float], steps: int, rate: float, recipe: Recipe) -> None:
     left = (steps - row["step"]) / rate
     values = "  ".join(f"{k} {v:.3f}" for k, v in row.items() if k != "step")
     speed = f"{rate * recipe.rows * ROW:,.0f} tok/s  {left / 60:.1f} min left"
-    print(f"{name} {row['step']:.0f}/{steps}  {speed}  {values}", flush=True)
+    sys.stdout.write(f"{name} {row['step']:.0f}/{steps}  {speed}  {values}\n")
+    sys.stdout.flush()

@@ -5,6 +5,9 @@ tensor operations on fixed memory (learning rates are tensors), so that a CUDA g
 and `state` is everything a bit-equal resume needs.
 """
 
+# torch._foreach_* is what the library's own optimizers use; it has no public spelling
+# pyright: reportPrivateImportUsage=false
+
 from collections.abc import Mapping, Sequence
 
 import torch

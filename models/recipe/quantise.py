@@ -24,8 +24,7 @@ def with_rounded_experts(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The same parameters with routed experts at the values that NVFP4 keeps."""
     with torch.no_grad():
         return {
-            name: nvfp4_values(p) if is_routed_expert(name) else p
-            for name, p in parameters.items()
+            name: nvfp4_values(p) if is_routed_expert(name) else p for name, p in parameters.items()
         }
 
 

@@ -33,7 +33,7 @@ class Recipe:
     rows: int = 8
     chat_rows: int = 4
     trunk: Schedule = Schedule(steps=5500, muon_rate=0.02, adam_rate=3e-3)
-    distil: Schedule = Schedule(steps=1800, muon_rate=0.02, adam_rate=2e-3, decay_share=0.8)
+    distil: Schedule = Schedule(steps=1500, muon_rate=0.02, adam_rate=2e-3, decay_share=0.8)
     embedding_factor: float = 3.0
     weight_decay: float = 0.05
     bias_rate: float = 1e-3
@@ -66,9 +66,10 @@ class Recipe:
         """A few steps of everything: shows that the recipe runs, trains nothing."""
         return dataclasses.replace(
             self,
-            trunk=dataclasses.replace(self.trunk, steps=12, warm_up=4),
+            trunk=dataclasses.replace(self.trunk, steps=16, warm_up=4),
             distil=dataclasses.replace(self.distil, steps=8, warm_up=4),
+            quantise_from=0.7,
             report_every=4,
-            evaluate_every=6,
-            save_every=6,
+            evaluate_every=8,
+            save_every=8,
         )

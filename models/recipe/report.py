@@ -14,7 +14,7 @@ import matplotlib
 from models.recipe.recipe import Recipe
 
 matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402 (the backend must be chosen first)
+import matplotlib.pyplot as plt
 
 Curve = dict[str, tuple[list[float], list[float]]]
 
@@ -32,7 +32,9 @@ def read_curve(path: Path) -> Curve:
     return curve
 
 
-def _panel(axes: Any, title: str, curve: Curve, labels: dict[str, str], *, log: bool = False):
+def _panel(
+    axes: Any, title: str, curve: Curve, labels: dict[str, str], *, log: bool = False
+) -> None:
     for column, label in labels.items():
         if column in curve:
             axes.plot(*curve[column], label=label, linewidth=1.2)

@@ -38,8 +38,8 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> Token
             pre_tokenizers.Split(Regex(SPLIT), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
-    )  # pyright: ignore[reportAttributeAccessIssue]
-    tokenizer.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
         special_tokens=list(SPECIALS),
@@ -97,5 +97,6 @@ class ChatRenderer:
         """Text that the model should produce after the prompt, `<|im_end|>` included."""
         whole = self._render(chat, [*chat.messages, chat.answer], False)
         prompt = self.prompt(chat)
-        assert whole.startswith(prompt) and whole.endswith("<|im_end|>\n")
+        assert whole.startswith(prompt)
+        assert whole.endswith("<|im_end|>\n")
         return whole[len(prompt) : -1]

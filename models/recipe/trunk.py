@@ -27,7 +27,7 @@ class TrunkStage:
     """Trains everything but the MTP layers."""
 
     name = "trunk"
-    metric_names = ("library", "answers", "indexer", "recall", "random", "busiest")
+    metric_names: tuple[str, ...] = ("library", "answers", "indexer", "recall", "random", "busiest")
 
     def __init__(self, model: Model, recipe: Recipe, evaluator: Evaluator) -> None:
         self.model, self.recipe, self.evaluator = model, recipe, evaluator
@@ -76,7 +76,5 @@ class TrunkStage:
 
 def token_loss(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
     """Negative log-likelihood of each target, float32 [B, T]."""
-    flat = F.cross_entropy(
-        logits_BTV.float().flatten(0, 1), targets_BT.flatten(), reduction="none"
-    )
+    flat = F.cross_entropy(logits_BTV.float().flatten(0, 1), targets_BT.flatten(), reduction="none")
     return flat.view(targets_BT.shape)
