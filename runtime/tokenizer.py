@@ -89,7 +89,12 @@ class Tokenizer:
 
         A rendered chat template has written BOS itself and a plain prompt has not, so BOS is put in
         front only where it is missing. Special tokens spelled out in the text become their ids.
+        Raises TokenizerError for lone surrogates, as which Python holds bytes that are no text.
         """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise TokenizerError(f"not valid Unicode at character {error.start}") from error
         # add_special_tokens=False: whether a BOS is added must not depend on a post-processor.
         ids = self._core.encode(text, add_special_tokens=False).ids
         return ids if ids[:1] == [self.bos_id] else [self.bos_id, *ids]

@@ -158,6 +158,12 @@ def test_errors_name_file_and_token(tmp_path: Path) -> None:
         Tokenizer(tiny_core(), vocab_size=VOCAB_SIZE, bos_id=VOCAB_SIZE - 1)
 
 
+@pytest.mark.parametrize("text", ["\udcff", "a \ud83d b"])
+def test_lone_surrogates_are_refused(text: str) -> None:
+    with pytest.raises(TokenizerError, match=f"at character {0 if text[0] != 'a' else 2}"):
+        TOKENIZER.encode(text)
+
+
 def test_other_decoders_are_refused() -> None:
     core = tiny_core()
     core.decoder = tokenizers.decoders.WordPiece()

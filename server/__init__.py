@@ -1,0 +1,1 @@
+"""What faces a user: today the command line."""

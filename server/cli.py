@@ -1,0 +1,118 @@
+"""The `fourstep` command: its commands and options, nothing else.
+
+Each command is imported when it is called, so that help and wrong options answer without loading
+torch. Keeps true: exit code 2 and one message for anything a user can get wrong.
+"""
+
+import io
+import json
+import sys
+import warnings
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+NANO = Path(__file__).parents[1] / "models" / "step5-nano"
+
+app = typer.Typer(
+    help="Runs Step-5 checkpoints with their own MTP layers drafting and the backbone verifying.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+class PrecisionName(StrEnum):
+    bf16 = "bf16"
+    fp32 = "fp32"
+
+
+@app.command("generate")
+def generate_command(
+    checkpoint: Annotated[
+        Path, typer.Argument(help="Checkpoint folder.", show_default="the shipped step5-nano")
+    ] = NANO,
+    prompt: Annotated[
+        str | None, typer.Option(help="Text to continue; - reads it from stdin.")
+    ] = None,
+    chat: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="JSON messages to answer, or an object with tools; - for stdin."
+        ),
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 256,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0 is off.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Keep this much probability; 1 is off.")] = 1.0,
+    min_p: Annotated[
+        float, typer.Option(help="Drop tokens below this share of the likeliest; 0 is off.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(help="Same seed, same text, at any --spec-tokens.")] = 0,
+    spec_tokens: Annotated[int, typer.Option(min=0, max=3, help="Tokens drafted a step.")] = 3,
+    precision: Annotated[
+        PrecisionName, typer.Option(help="Activation precision.")
+    ] = PrecisionName.bf16,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object a step, then one with the counts.")
+    ] = False,
+) -> None:
+    """Generate text from one prompt or chat, each token coloured by who proposed it."""
+    from runtime.request import SamplingParams
+    from server.cli_generate import GenerateOptions, run
+    from server.errors import user_errors
+
+    with user_errors():
+        sampling = SamplingParams(
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            seed=seed,
+            max_tokens=max_tokens,
+        )
+    run(
+        GenerateOptions(
+            checkpoint=checkpoint,
+            prompt=prompt,
+            chat=chat,
+            sampling=sampling,
+            draft_tokens=spec_tokens,
+            precision=precision.value,
+            json=as_json,
+        )
+    )
+
+
+@app.command("inspect")
+def inspect_command(
+    checkpoint: Annotated[Path, typer.Argument(help="Checkpoint folder.")],
+    as_json: Annotated[bool, typer.Option("--json", help="The report as one JSON object.")] = False,
+) -> None:
+    """Show formats, sizes and what fits on which GPU, from the files' headers alone."""
+    from rich.console import Console
+
+    from graphs.checkpoint import Checkpoint
+    from graphs.inspect import inspect_checkpoint
+    from server.cli_inspect import render
+    from server.errors import user_errors
+
+    with user_errors():
+        report = inspect_checkpoint(Checkpoint.open(checkpoint))
+    if as_json:
+        typer.echo(json.dumps(report.to_json(), indent=2))
+    else:
+        Console(highlight=False).print(render(report))
+
+
+def main() -> None:
+    """The console script."""
+    # Text is UTF-8 whatever the locale says, and warnings are for users, not for developers.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")
+    warnings.formatwarning = lambda message, *_args, **_kwargs: f"fourstep: warning: {message}\n"
+    app()

@@ -1,0 +1,96 @@
+"""The console command as a process: pipes that close, interrupts, locales, help without torch."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.server.tiny_checkpoint import write_checkpoint
+
+COMMAND = [sys.executable, "-c", "from server.cli import main; main()"]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("process") / "checkpoint")
+
+
+def start(*arguments: object, **options: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*COMMAND, *(str(argument) for argument in arguments)],
+        cwd=ROOT,
+        env={"OMP_NUM_THREADS": "1", "COLUMNS": "200", **options},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+@pytest.mark.parametrize("form", ["--json", "--spec-tokens=3"])
+def test_a_reader_that_goes_away_ends_it_quietly(checkpoint: Path, form: str) -> None:
+    process = start("generate", checkpoint, "--prompt", "x", "--max-tokens", 20000, form)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.read(1)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 1
+
+
+@pytest.mark.parametrize("form", ["--json", "--spec-tokens=3"])
+def test_an_interrupt_ends_it_with_whole_output(checkpoint: Path, form: str) -> None:
+    process = start("generate", checkpoint, "--prompt", "x", "--max-tokens", 20000, form)
+    assert process.stdout is not None
+    assert process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+    assert process.returncode == 130
+    assert err == b""
+    out.decode()
+
+
+def test_output_is_utf8_in_any_locale(checkpoint: Path) -> None:
+    process = start(
+        *("generate", checkpoint, "--prompt", "\u4f60\U0001f600", "--max-tokens", 5),
+        PYTHONIOENCODING="ascii",
+        LC_ALL="C",
+    )
+    out, err = process.communicate()
+    assert (process.returncode, err) == (0, b"")
+    assert out.decode().startswith("\u4f60\U0001f600")
+
+
+def test_a_pipe_gets_each_step_as_it_comes(checkpoint: Path) -> None:
+    process = start("generate", checkpoint, "--prompt", "x", "--max-tokens", 20000, "--json")
+    assert process.stdout is not None
+    first = json.loads(process.stdout.readline())
+    assert process.poll() is None
+    process.kill()
+    process.communicate()
+    assert len(first["token_ids"]) == 1
+
+
+def test_errors_leave_no_traceback(tmp_path: Path) -> None:
+    process = start("generate", tmp_path / "nothing", "--prompt", "x")
+    out, err = process.communicate()
+    assert process.returncode == 2
+    assert out == b""
+    assert err.decode().splitlines() == [
+        f"fourstep: error: {tmp_path / 'nothing' / 'config.json'}: no such file"
+    ]
+
+
+def test_help_needs_no_torch() -> None:
+    code = (
+        "import sys\n"
+        "from server.cli import app\n"
+        "app(['generate', '--help'], standalone_mode=False)\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"--spec-tokens" in done.stdout
