@@ -1,0 +1,66 @@
+"""Start-up and memory of one process: `python -m tests.bench.start CHECKPOINT [idle]`.
+
+Measured in a process of its own, since a warm one has its libraries and caches loaded. With `idle`
+it only imports, which gives the memory that is not the model's. Prints one JSON object.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from graphs.checkpoint import Checkpoint
+from runtime.engine import Engine
+from runtime.generate import generate
+from runtime.request import SamplingParams
+from runtime.tokenizer import Tokenizer
+
+TOKENS = 64
+CONTEXT = 4096
+
+
+def peak_bytes() -> int:
+    """Most resident memory so far, mapped files included. Linux only."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return 1024 * int(line.split()[1])
+    raise RuntimeError("/proc/self/status has no VmHWM")
+
+
+def state_bytes(engine: Engine) -> int:
+    """Bytes of all state tensors; layers without an indexer have None there."""
+    leaves = torch.utils._pytree.tree_leaves(engine.state)
+    return sum(leaf.nbytes for leaf in leaves if isinstance(leaf, torch.Tensor))
+
+
+def run(folder: Path) -> dict[str, float]:
+    """Load, generate, and say how long the first token took and what memory it all took."""
+    start = time.perf_counter()
+    checkpoint = Checkpoint.open(folder)
+    config = checkpoint.config
+    tokenizer = Tokenizer.open(folder, vocab_size=config.vocab_size, bos_id=config.bos_id)
+    engine = Engine(config, checkpoint.load(), context=CONTEXT)
+    params = SamplingParams(max_tokens=TOKENS, ignore_eos=True)
+    steps = generate(engine, tokenizer.encode("def read_lines(path):\n"), params)
+    next(steps)
+    first_token = time.perf_counter() - start
+    for _ in steps:
+        pass
+    return {
+        "first_token_s": first_token,
+        "peak_bytes": peak_bytes(),
+        "checkpoint_bytes": sum(place.entry.nbytes for place in checkpoint.tensors.values()),
+        "state_bytes": state_bytes(engine),
+    }
+
+
+def main() -> None:
+    folder, *idle = sys.argv[1:]
+    result = {"peak_bytes": peak_bytes()} if idle else run(Path(folder))
+    sys.stdout.write(json.dumps(result) + "\n")
+
+
+if __name__ == "__main__":
+    main()
