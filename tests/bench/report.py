@@ -88,8 +88,8 @@ def render(speeds: dict[str, list[Speed]], start: Start, *, rounds: int, tokens:
             "",
             "## Speed by draft length",
             "",
-            f"`make bench` (= `python -m tests.bench`): step5-nano, eager, bf16, greedy, one stream, "
-            f"at most {tokens} tokens a prompt,",
+            f"`make bench` (= `python -m tests.bench`): step5-nano, eager, bf16, greedy, "
+            f"one stream, at most {tokens} tokens a prompt,",
             f"{rounds} rounds with K = 0 to 3 interleaved; decode steps only, prefill left out. "
             "The gain is against K = 0 of the same round.",
             "",

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from graphs.checkpoint import Checkpoint
 from runtime.engine import Engine
@@ -31,7 +32,7 @@ def peak_bytes() -> int:
 
 def state_bytes(engine: Engine) -> int:
     """Bytes of all state tensors; layers without an indexer have None there."""
-    leaves = torch.utils._pytree.tree_leaves(engine.state)
+    leaves = tree_leaves(engine.state)
     return sum(leaf.nbytes for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
