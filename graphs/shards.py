@@ -9,6 +9,7 @@ reaches the file). Architecture 2.3.
 import itertools
 import json
 import math
+import operator
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -42,10 +43,10 @@ DTYPES = {
 class Entry(NamedTuple):
     """One tensor of a shard: start and end count bytes from the end of the header."""
 
-    dtype: str
-    shape: tuple[int, ...]
     start: int
     end: int
+    dtype: str
+    shape: tuple[int, ...]
 
     @property
     def nbytes(self) -> int:
@@ -71,7 +72,7 @@ class Shard:
         self._check_extent()
 
     def _check_extent(self) -> None:
-        by_start = sorted(self.entries.items(), key=lambda item: item[1][2:])
+        by_start = sorted(self.entries.items(), key=operator.itemgetter(1))
         for (first, one), (second, two) in itertools.pairwise(by_start):
             if two.start < one.end:
                 raise CheckpointError(f"{self.path.name}: {first!r} and {second!r} overlap")
@@ -112,9 +113,12 @@ def read_index(folder: Path) -> dict[str, str]:
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict):
         raise CheckpointError(f"{INDEX_FILE} has no weight_map object")
+    first: dict[str, str] = {}
     for name, file in weight_map.items():
         if not isinstance(file, str):
             raise CheckpointError(f"{INDEX_FILE}: {name!r} maps to {file!r}, not to a file name")
+        first.setdefault(file, name)
+    for file, name in first.items():
         _check_inside(name, file)
     return weight_map
 
@@ -193,13 +197,15 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _naturals(value: Any) -> bool:
-    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+def _naturals(value: list[Any]) -> bool:
+    # In one pass each, without a generator: a per-expert release has 360 thousand entries.
+    return {int}.issuperset(map(type, value)) and min(value, default=0) >= 0
 
 
 def _entry(value: Any, where: str) -> Entry:
     fields = value if isinstance(value, dict) else {}
-    dtype, shape, at = (fields.get(key) for key in ("dtype", "shape", "data_offsets"))
+    dtype, shape = fields.get("dtype"), fields.get("shape")
+    at = fields.get("data_offsets")
     if not (isinstance(dtype, str) and isinstance(shape, list) and isinstance(at, list)):
         raise CheckpointError(f"{where} has no dtype, shape and data_offsets: {value!r}")
     if not (_naturals(shape) and _naturals(at) and len(at) == 2 and at[0] <= at[1]):
@@ -209,4 +215,4 @@ def _entry(value: Any, where: str) -> Entry:
         raise CheckpointError(
             f"{where}: {dtype} {shape} does not fill its {at[1] - at[0]} bytes of data"
         )
-    return Entry(dtype, tuple(shape), at[0], at[1])
+    return Entry(at[0], at[1], dtype, tuple(shape))
