@@ -164,7 +164,7 @@ def _from_e4m3(x: Tensor) -> Tensor:
 
 def _expand_blocks(scale: Tensor, block: tuple[int, int], out_dim: int, in_dim: int) -> Tensor:
     """[rows, columns] block scales -> [out_dim, in_dim], ragged last blocks cut."""
-    # Columns first: repeating whole rows afterwards is a plain copy, ten times faster.
+    # Columns first, so that the larger repeat copies whole rows.
     columns = scale.repeat_interleave(block[1], dim=1)[:, :in_dim]
     return columns.repeat_interleave(block[0], dim=0)[:out_dim]
 
