@@ -48,7 +48,7 @@ def test_family_prompt() -> None:
 
 
 def test_a_rendered_prompt_has_one_bos() -> None:
-    """The template writes BOS; encoding must not put a second one in front."""
+    """Fault B11, "BOS missing", and its opposite: the template writes BOS, encoding adds none."""
     tokenizer = Tokenizer(tiny_core(), vocab_size=VOCAB_SIZE, bos_id=0)
     chat = parse_chat(json.dumps([user("hello")]))
     with_bos = tokenizer.encode(template().render(chat))
