@@ -1,0 +1,1 @@
+"""What is compiled: model maths, weights, operators, state. Knows no request."""

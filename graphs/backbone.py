@@ -1,8 +1,8 @@
 """The backbone, top to bottom: embed, decoder layers, final norm and head.
 
-Knows architecture 3.1. A layer is a pure function of the residual, its weights and its state, which is
-what part of the chain an engine compiles. Keeps true: the residual is float32 (where the config says so)
-and leaves the backbone before the final norm: the MTP chain starts from it.
+Knows architecture 3.1. A layer is a pure function of the residual, its weights and its state, which
+is what part of the chain an engine compiles. Keeps true: the residual is float32 (where the config
+says so) and leaves the backbone before the final norm: the MTP chain starts from it.
 """
 
 import torch

@@ -30,8 +30,9 @@ class RopeScaling:
 class LayerConfig:
     """One decoder layer, backbone or MTP.
 
-    `window` counts the visible keys including the query's own, None on full layers; `routed_limit` and
-    `shared_limit` are the clamp of the routed experts and of the dense or shared MLP, None for none.
+    `window` counts the visible keys including the query's own, None on full layers; `routed_limit`
+    and `shared_limit` are the clamp of the routed experts and of the dense or shared MLP, None for
+    none.
     """
 
     index: int

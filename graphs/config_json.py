@@ -1,8 +1,9 @@
 """config.json -> ModelConfig, in every spelling that uploads of this family use.
 
-Knows key names, their aliases and the values that can be run. Does not know tensors. Keeps true: a key
-is read, checked against the one supported value, known to be irrelevant, or named in a warning; never
-silently dropped. Architecture section 1 (spellings), 1.2 (clamp and layer-list rules), 8 (open points).
+Knows key names, their aliases and the values that can be run. Does not know tensors. Keeps true: a
+key is read, checked against the one supported value, known to be irrelevant, or named in a warning;
+never silently dropped. Architecture section 1 (spellings), 1.2 (clamp and layer-list rules), 8
+(open points).
 """
 
 import dataclasses
@@ -24,7 +25,8 @@ MODEL_TYPES = (
 
 EXCLUDE_KEYS = ("ignore", "exclude_modules", "modules_to_not_convert")
 
-# Says something about training, other runtimes or preprocessing; changes nothing that is computed here.
+# Says something about training, other runtimes or preprocessing; changes nothing that is computed
+# here.
 IRRELEVANT = (
     *("architectures", "auto_map", "torch_dtype", "dtype", "transformers_version", "use_cache"),
     *(
@@ -143,7 +145,8 @@ def _parse_moe(text: Keys) -> MoeConfig:
 
 
 def parse_quant(quant: Keys | None) -> QuantConfig | None:
-    """quantization_config, or the `quantization` object of hf_quant_config.json (architecture 1.5)."""
+    """quantization_config, or the `quantization` object of hf_quant_config.json (architecture
+    1.5)."""
     if quant is None:
         return None
     inner = quant.section("quantization")

@@ -1,8 +1,8 @@
 """Per-layer options of config.json: attention kind and shape, rope, clamp limits, MoE or dense.
 
-Knows the spellings of everything that is written once a layer or once a layer type. Keeps true: lists
-of length L and of length L+MTP mean the same where the MTP layers are ordinary sliding layers.
-Architecture section 1.2.
+Knows the spellings of everything that is written once a layer or once a layer type. Keeps true:
+lists of length L and of length L+MTP mean the same where the MTP layers are ordinary sliding
+layers. Architecture section 1.2.
 """
 
 from typing import Any
@@ -60,13 +60,14 @@ def parse_layers(text: Keys) -> tuple[LayerConfig, ...]:
 
 
 def _layer_types(text: Keys, depth: int, mtp: int) -> list[str]:
-    """One type a layer; lists of length L leave the MTP layers sliding, as every upload has them."""
+    """One type a layer; lists of length L leave the MTP layers sliding, as every upload has
+    them."""
     short = text.take("layer_types", default=None)
     kinds = list(text.take("layer_types_with_mtp", default=None) or short or [])
     if len(kinds) not in (depth, depth + mtp):
         raise ConfigError(
-            f"layer_types has {len(kinds)} entries; num_hidden_layers = {depth} and {mtp} MTP layers "
-            f"need {depth} or {depth + mtp}"
+            f"layer_types has {len(kinds)} entries; num_hidden_layers = {depth} and {mtp} MTP "
+            f"layers need {depth} or {depth + mtp}"
         )
     for index, kind in enumerate(kinds):
         if kind not in (WINDOWED, FULL):
@@ -96,7 +97,8 @@ def _per_layer(text: Keys, key: str, default: float, kinds: list[str], depth: in
 
 
 def _limits(text: Keys, key: str, depth: int, mtp: int) -> list[float | None]:
-    """Clamp limits: a layer is clamped iff its index is in the list and the value is not 0 or null."""
+    """Clamp limits: a layer is clamped iff its index is in the list and the value is not 0 or
+    null."""
     values = text.take(key, default=None) or []
     if not isinstance(values, list) or (values and not depth <= len(values) <= depth + mtp):
         raise ConfigError(

@@ -1,7 +1,7 @@
 """sparse_config: the region-sparse attention of the full layers, prefixed or bare keys.
 
-Knows the section's spellings and what can be run. Keeps true: a SparseConfig fits the layers it is for.
-Architecture section 1.3.
+Knows the section's spellings and what can be run. Keeps true: a SparseConfig fits the layers it is
+for. Architecture section 1.3.
 """
 
 from typing import Any
@@ -14,7 +14,8 @@ SPARSE_NAMES = ("sparse_config", "step4_sparse_config")
 
 
 def parse_sparse(text: Keys, layers: tuple[LayerConfig, ...]) -> SparseConfig | None:
-    """sparse_config in prefixed or bare spelling; None runs the full layers dense (the relatives)."""
+    """sparse_config in prefixed or bare spelling; None runs the full layers dense (the
+    relatives)."""
     for name in ("step5_sparse_config", "step3p5_sparse_config"):
         if text.take(name, default=None) is not None:
             raise ConfigError(f"{name} = {{...}}: the section is called sparse_config")
@@ -68,6 +69,6 @@ def _check_sparse(sparse: SparseConfig, layers: tuple[LayerConfig, ...]) -> None
     for layer in layers:
         if layer.attention == "full" and layer.kv_heads != sparse.groups:
             raise ConfigError(
-                f"num_provider_groups = {sparse.groups} differs from the {layer.kv_heads} KV heads of "
-                f"layer {layer.index}; each KV head has its own selection"
+                f"num_provider_groups = {sparse.groups} differs from the {layer.kv_heads} KV heads "
+                f"of layer {layer.index}; each KV head has its own selection"
             )

@@ -1,12 +1,13 @@
 """The MTP chain: K small decoder layers that draft the next K tokens (architecture 5).
 
-Depth d reads, at slot i, the token at i+1+d and the hidden state that depth d-1 left at slot i (depth 0:
-the backbone's residual before the final norm), and predicts token i+2+d with a head of its own. Knows
-nothing of acceptance: the caller hands over committed slots. Keeps true: after every call the drafts
-equal those of the whole chain evaluated from scratch over the committed sequence, because each call
-re-runs the K-1 slots before the new ones, whose deeper inputs were still guesses.
+Depth d reads, at slot i, the token at i+1+d and the hidden state that depth d-1 left at slot i
+(depth 0: the backbone's residual before the final norm), and predicts token i+2+d with a head of
+its own. Knows nothing of acceptance: the caller hands over committed slots. Keeps true: after every
+call the drafts equal those of the whole chain evaluated from scratch over the committed sequence,
+because each call re-runs the K-1 slots before the new ones, whose deeper inputs were still guesses.
 
-Legend (besides layers/): R = K-1 history slots, then the call's new slots; A = R + K tokens ahead.
+Legend (besides layers/): R = K-1 history slots, then the call's new slots; A = R + K - 1 tokens
+ahead.
 """
 
 import torch
@@ -58,9 +59,10 @@ def draft_chain(
 ) -> Tensor:
     """Run depths 0..K-1 over R rows of each of S slots and return the drafts, int64 [S, K].
 
-    hidden [S, R, H]: the backbone's residual at each row. ahead [S, R+K-1]: ahead[:, j] is the token
-    after row j. The first `known` of them are committed; a later one is what the depth that predicts it
-    drafts. `rows` are the S*R rows flattened, `last` [S] the index of each slot's last valid row.
+    hidden [S, R, H]: the backbone's residual at each row. ahead [S, R+K-1]: ahead[:, j] is the
+    token after row j. The first `known` of them are committed; a later one is what the depth that
+    predicts it drafts. `rows` are the S*R rows flattened, `last` [S] the index of each slot's last
+    valid row.
     """
     slots, count = hidden_SRH.shape[:2]
     slot = torch.arange(slots, device=hidden_SRH.device)
@@ -73,7 +75,7 @@ def draft_chain(
         end_SH = r_TH.unflatten(0, (slots, count))[slot, last_S]
         draft_S = first_argmax(head(end_SH, mtp.head_norm, mtp.head, config, act))
         drafts.append(draft_S)
-        # This draft is the token after the next row, unless the prompt already says which one it is.
+        # This draft is the token after the next row, unless the prompt already knows it.
         ahead_index = last_S + 1 + depth
         if depth + 1 < draft_tokens:
             index = ahead_index[:, None]

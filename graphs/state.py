@@ -1,18 +1,19 @@
 """All mutable memory of the model: fixed-shape tensors made once, mutated in place.
 
-Knows shapes and how a row of a slot finds its place. Does not know requests: which physical block a slot
-holds at a position is in tables that the runtime fills. Keeps true: block 0 of each pool and the last slot
-are scratch. Padding rows belong to the scratch slot, whose tables are all 0, so they write
-nowhere that is ever read; nothing is allocated after start.
+Knows shapes and how a row of a slot finds its place. Does not know requests: which physical block a
+slot holds at a position is in tables that the runtime fills. Keeps true: block 0 of each pool and
+the last slot are scratch. Padding rows belong to the scratch slot, whose tables are all 0, so they
+write nowhere that is ever read; nothing is allocated after start.
 
-Legend: S slots without scratch, B blocks, M blocks a slot can map, P proxy_dim, G KV heads, D head_dim,
-T rows of a call, C ring rows, H hidden.
+Legend: S slots without scratch, B blocks, M blocks a slot can map, P proxy_dim, G KV heads, D
+head_dim, T rows of a call, C ring rows, H hidden.
 """
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from graphs.config import LayerConfig, ModelConfig
 
@@ -42,8 +43,8 @@ class IndexerState:
 class MtpHistory:
     """The last K-1 MTP inputs of each slot, oldest first: next-token id and main residual.
 
-    Place j belongs to position p - (K-1) + j when p is the next to be processed; where that is negative
-    the place is empty.
+    Place j belongs to position p - (K-1) + j when p is the next to be processed; where that is
+    negative the place is empty.
     """
 
     ids: Tensor  # [S+1, K-1] int64
@@ -66,7 +67,7 @@ class State:
 
     @property
     def nbytes(self) -> int:
-        return sum(t.nbytes for t in torch.utils._pytree.tree_leaves(self))
+        return sum(t.nbytes for t in tree_leaves(self))
 
 
 for _kind in (KvPool, IndexerState, MtpHistory, State):

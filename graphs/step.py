@@ -1,11 +1,13 @@
-"""One step: what an engine runs. DecodeStep verifies, accepts and drafts; PrefillChunk loads a prompt.
+"""One step: what an engine runs. DecodeStep verifies, accepts and drafts; PrefillChunk loads a
+prompt.
 
-Knows batches of slots with fixed shapes and the order of the parts; all maths is in backbone, mtp and ops.
-Does not know requests, stop conditions or text. Keeps true: no Python decision depends on a
-tensor's value, padding (rows and slots) goes to the scratch slot, and the host needs to read
-back only the sampled tokens, the accepted counts and the drafts.
+Knows batches of slots with fixed shapes and the order of the parts; all maths is in backbone, mtp
+and ops. Does not know requests, stop conditions or text. Keeps true: no Python decision depends on
+a tensor's value, padding (rows and slots) goes to the scratch slot, and the host needs to read back
+only the sampled tokens, the accepted counts and the drafts.
 
-Legend: S slots of the batch, W = 1+K rows a slot, K drafts, T rows of a prefill chunk, R and A as in mtp.py.
+Legend: S slots of the batch, W = 1+K rows a slot, K drafts, T rows of a prefill chunk, R and A as
+in mtp.py.
 """
 
 from dataclasses import dataclass
@@ -56,7 +58,8 @@ for _kind in (Sampling, StepOutput):
 
 
 class DecodeStep(nn.Module):
-    """Verify 1+K rows a slot, accept, re-run the MTP chain over the committed rows, draft K more."""
+    """Verify 1+K rows a slot, accept, re-run the MTP chain over the committed rows, draft K
+    more."""
 
     def __init__(self, config: ModelConfig, draft_tokens: int, act: torch.dtype):
         super().__init__()
@@ -87,7 +90,9 @@ class DecodeStep(nn.Module):
         if drafts == 0:
             return StepOutput(sampled=sampled_SW, accepted=accepted_S, drafts=sampled_SW[:, :0])
         hidden_SWH = r_TH.unflatten(0, tokens_SW.shape)
-        drafts_SK = self._draft(hidden_SWH, sampled_SW, accepted_S, position_S, slot_S, weights, state)
+        drafts_SK = self._draft(
+            hidden_SWH, sampled_SW, accepted_S, position_S, slot_S, weights, state
+        )
         return StepOutput(sampled=sampled_SW, accepted=accepted_S, drafts=drafts_SK)
 
     def _draft(
@@ -146,8 +151,8 @@ class PrefillChunk(nn.Module):
     ) -> StepOutput:
         """tokens [T+K]: the chunk, then the prompt's next K tokens as far as there are any.
 
-        All of count, known, position, slot are int64 [1]: rows in use (1..T), entries of `tokens` that
-        are real, position of the first row, slot. With known == count the prompt ends here and
+        All of count, known, position, slot are int64 [1]: rows in use (1..T), entries of `tokens`
+        that are real, position of the first row, slot. With known == count the prompt ends here and
         the sampled token follows it; else sampled and drafts are of no use to the caller.
         """
         config, act, drafts = self.config, self.act, self.draft_tokens

@@ -1,11 +1,11 @@
 """The tensors a model is made of, as frozen dataclasses that torch.export accepts as inputs.
 
 Knows names and grouping only; reading them is checkpoint.py's job, the maths is in layers/.
-Keeps true: a weight is a tensor in its checkpoint precision, never converted behind the caller's back
-(the router gate alone is widened to float32 at load, architecture 2.1).
+Keeps true: a weight is a tensor in its checkpoint precision, never rounded. What the
+release stores in float32, and the router gate, is float32 here (architecture 2.1).
 
-Legend: H hidden, Q heads x head_dim, KV kv_heads x head_dim, F feed-forward, E experts, V vocabulary,
-P proxy_dim, I indexer heads, N query heads, D head_dim.
+Legend: H hidden, Q heads x head_dim, KV kv_heads x head_dim, F feed-forward, E experts, V
+vocabulary, P proxy_dim, I indexer heads, N query heads, D head_dim.
 """
 
 from dataclasses import dataclass
@@ -86,5 +86,13 @@ class ModelWeights:
     mtp: tuple[MtpWeights, ...]
 
 
-for _kind in (IndexerWeights, AttentionWeights, DenseWeights, MoeWeights, LayerWeights, MtpWeights, ModelWeights):
+for _kind in (
+    IndexerWeights,
+    AttentionWeights,
+    DenseWeights,
+    MoeWeights,
+    LayerWeights,
+    MtpWeights,
+    ModelWeights,
+):
     torch.export.register_dataclass(_kind, serialized_type_name=f"fourstep.{_kind.__name__}")

@@ -1,0 +1,1 @@
+"""What runs engines for requests: slots, blocks, sampling, stops, text. Knows no transport."""

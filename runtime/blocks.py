@@ -1,8 +1,9 @@
 """Which physical block a slot holds at a logical position: the tables that the engines read.
 
-Full layers keep every block of a request. Sliding and MTP layers need only the window, so their blocks are
-reused in a circle. Keeps true: a circle holds the window plus the rows of the largest call, so no
-call overwrites a key that one of its own rows can still see; memory does not grow with the text.
+Full layers keep every block of a request. Sliding and MTP layers need only the window, so their
+blocks are reused in a circle. Keeps true: a circle holds the window plus the rows of the largest
+call, so no call overwrites a key that one of its own rows can still see; memory does not grow with
+the text.
 """
 
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ class BlockPlan:
 
     @classmethod
     def of(cls, config: ModelConfig, *, context: int, largest_call: int) -> "BlockPlan":
-        """For `context` positions a slot and at most `largest_call` rows of one slot in one call."""
+        """For `context` positions a slot and at most `largest_call` rows of one slot in one
+        call."""
         full = -(-context // BLOCK)
         layers = (*config.layers, *config.mtp_layers)
         window = max((layer.window or 0 for layer in layers), default=0)

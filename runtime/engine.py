@@ -1,19 +1,19 @@
 """Engine: weights, state and the step modules behind two calls, prefill and decode.
 
 Knows slots, chunks and widths; runs the modules eagerly. Does not know stop conditions, text or who
-asked. Keeps true: everything the host reads back is integers, and a slot's leftovers never reach the
-next request in it, because every position is written before it is read.
+asked. Keeps true: everything the host reads back is integers, and a slot's leftovers never reach
+the next request in it, because every position is written before it is read.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from graphs.config import ModelConfig
 from graphs.state import make_state
-from graphs.step import DecodeStep, PrefillChunk, Sampling
+from graphs.step import DecodeStep, PrefillChunk, Sampling, StepOutput
 from graphs.weights import ModelWeights
 from runtime.blocks import BlockPlan
 from runtime.request import SamplingParams
@@ -58,8 +58,8 @@ class Engine:
             raise ValueError(f"precision = {precision!r}: must be one of {sorted(DTYPES)}")
         if not 0 <= draft_tokens <= len(weights.mtp):
             raise ValueError(
-                f"draft_tokens = {draft_tokens}: this model has {len(weights.mtp)} MTP layers loaded, "
-                f"so 0 to {len(weights.mtp)} tokens can be drafted a step"
+                f"draft_tokens = {draft_tokens}: this model has {len(weights.mtp)} MTP layers "
+                f"loaded, so 0 to {len(weights.mtp)} tokens can be drafted a step"
             )
         act = DTYPES[precision]
         self.config, self.weights = config, weights
@@ -83,22 +83,27 @@ class Engine:
     @torch.inference_mode()
     def prefill(self, prompt: Sequence[int], slot: int, params: SamplingParams) -> Committed:
         """Load a prompt into `slot`, chunk by chunk; the first token and its drafts."""
-        width = self.chunk + self.draft_tokens
         sampling = self._sampling([params])
-        for start in range(0, len(prompt), self.chunk):
-            real = list(prompt[start : start + width])
-            count = min(self.chunk, len(prompt) - start)
-            output = self._prefill(
-                self._ints(real + [0] * (width - len(real))),
-                self._ints([count]),
-                self._ints([len(real)]),
-                self._ints([start]),
-                self._ints([slot]),
-                sampling,
-                self.weights,
-                self.state,
-            )
-        return self._read(output.sampled, output.accepted, output.drafts)[0]
+        starts = range(0, len(prompt), self.chunk)
+        outputs = [self._prefill_chunk(prompt, start, slot, sampling) for start in starts]
+        [committed] = self._read(outputs[-1])
+        return committed
+
+    def _prefill_chunk(
+        self, prompt: Sequence[int], start: int, slot: int, sampling: Sampling
+    ) -> StepOutput:
+        width = self.chunk + self.draft_tokens
+        real = list(prompt[start : start + width])
+        return self._prefill(
+            self._ints(real + [0] * (width - len(real))),
+            self._ints([min(self.chunk, len(prompt) - start)]),
+            self._ints([len(real)]),
+            self._ints([start]),
+            self._ints([slot]),
+            sampling,
+            self.weights,
+            self.state,
+        )
 
     @torch.inference_mode()
     def decode(
@@ -108,7 +113,8 @@ class Engine:
         slots: Sequence[int],
         params: Sequence[SamplingParams],
     ) -> list[Committed]:
-        """One step for several slots: each row list is the last committed token and its K drafts."""
+        """One step for several slots: each row list is the last committed token and its K
+        drafts."""
         output = self._decode(
             self._ints(tokens),
             self._ints(positions),
@@ -117,14 +123,13 @@ class Engine:
             self.weights,
             self.state,
         )
-        return self._read(output.sampled, output.accepted, output.drafts)
+        return self._read(output)
 
-    def _read(
-        self, sampled: torch.Tensor, accepted: torch.Tensor, drafts: torch.Tensor
-    ) -> list[Committed]:
-        if int(sampled.max()) >= self.config.vocab_size:
+    def _read(self, output: StepOutput) -> list[Committed]:
+        sampled, accepted = output.sampled.tolist(), output.accepted.tolist()
+        if any(token >= self.config.vocab_size for row in sampled for token in row):
             raise EngineError("the logits of a step are not numbers (NaN)")
-        columns = zip(sampled.tolist(), accepted.tolist(), drafts.tolist(), strict=True)
+        columns = zip(sampled, accepted, output.drafts.tolist(), strict=True)
         return [
             Committed(tokens=tuple(row[: count + 1]), accepted=count, drafts=tuple(next_drafts))
             for row, count, next_drafts in columns
@@ -145,5 +150,5 @@ class Engine:
             min_p=floats("min_p"),
         )
 
-    def _ints(self, values: Sequence) -> torch.Tensor:
+    def _ints(self, values: Sequence[Any]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self.weights.embed.device)

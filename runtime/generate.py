@@ -1,7 +1,7 @@
 """One request from prompt to end: prefill, then verify, accept and draft until something stops it.
 
-Knows one engine and one slot. Does not know text. Keeps true: the tokens do not depend on K, and the
-generator yields each step as soon as it is committed.
+Knows one engine and one slot. Does not know text. Keeps true: the tokens do not depend on K, and
+the generator yields each step as soon as it is committed.
 """
 
 from collections.abc import Iterator, Sequence

@@ -15,9 +15,9 @@ FinishReason = Literal["stop", "length"]
 class SamplingParams:
     """How tokens are chosen and when to end; temperature 0 is greedy.
 
-    `top_k` 0, `top_p` 1 and `min_p` 0 are off. `seed` is any 64-bit integer, signed or unsigned; `choice`
-    tells the n answers of one seed apart. The model's own stop ids apply unless `ignore_eos`.
-    Raises ValueError naming the field that is out of range.
+    `top_k` 0, `top_p` 1 and `min_p` 0 are off. `seed` is any 64-bit integer, signed or unsigned;
+    `choice` tells the n answers of one seed apart. The model's own stop ids apply unless
+    `ignore_eos`. Raises ValueError naming the field that is out of range.
     """
 
     temperature: float = 0.0
@@ -48,9 +48,9 @@ class SamplingParams:
 class Step:
     """What one step committed.
 
-    token_ids: the new tokens, the stop token included. drafted: the drafts that were verified, none at
-    the first step. accepted: how many of token_ids were drafts; the first `accepted` ones are, the
-    i-th by MTP depth i. finish_reason: set on a request's last step.
+    token_ids: the new tokens, the stop token included. drafted: the drafts that were verified, none
+    at the first step. accepted: how many of token_ids were drafts; the first `accepted` ones are,
+    the i-th by MTP depth i. finish_reason: set on a request's last step.
     """
 
     token_ids: tuple[int, ...]

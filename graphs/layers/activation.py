@@ -1,7 +1,7 @@
 """Sigmoid, SiLU and the clamped SwiGLU (architecture 3.7, 3.8), in float32.
 
-torch's own sigmoid and silu give the last elements of a tensor, those after its vector loop, other bits
-than the rest, so a row would depend on how many rows follow it. Built from exp they do not.
+torch's own sigmoid and silu give the last elements of a tensor, those after its vector loop, other
+bits than the rest, so a row would depend on how many rows follow it. Built from exp they do not.
 """
 
 import torch

@@ -1,10 +1,9 @@
 """Self-attention over paged keys: sliding, region-sparse and (for the relatives) dense.
 
-Knows architecture 3.3 to 3.7 and 4.4. Every kind gathers, for each row, a fixed number of key positions
-with a mask and then runs the same `attend`. Keeps true: a row's result depends on its own keys
-alone, in one fixed order of summation.
+Knows architecture 3.3 to 3.7 and 4.4. Every kind gathers, for each row, a fixed number of key
+positions with a mask and then runs the same `attend`. Keeps true: a row's result depends on its own
+keys alone, in one fixed order of summation.
 """
-
 
 import torch
 from torch import Tensor
@@ -51,10 +50,11 @@ def attention(
 
 
 def attend(q_TND: Tensor, k_TGLD: Tensor, v_TGLD: Tensor, visible_TGL: Tensor) -> Tensor:
-    """Softmax attention of each row over its own L keys -> [T, N, D] in q's dtype (architecture 3.5).
+    """Softmax attention of each row over its own L keys -> [T, N, D] in q's dtype (architecture
+    3.5).
 
-    Query head j reads KV head j // (N/G). The unnormalised exponentials are rounded to q's dtype for
-    the product with the values; the float32 sum of the unrounded ones divides afterwards.
+    Query head j reads KV head j // (N/G). The unnormalised exponentials are rounded to q's dtype
+    for the product with the values; the float32 sum of the unrounded ones divides afterwards.
     """
     groups, width = k_TGLD.shape[1], q_TND.shape[-1]
     q_TGMD = q_TND.float().unflatten(1, (groups, -1))

@@ -2,7 +2,8 @@
 
 Knows architecture section 4. Its roundings (bf16 projections, norms, rope and ring; e4m3 query and
 summary) are part of the model in both precisions. Keeps true: a summary is a pure function of its 8
-tokens, however they were split into calls; a query sees strictly past regions; ties go to the lower id.
+tokens, however they were split into calls; a query sees strictly past regions; ties go to the lower
+id.
 """
 
 import torch
@@ -48,10 +49,11 @@ def select_regions(
     config: ModelConfig,
     layer: LayerConfig,
 ) -> tuple[Tensor, Tensor]:
-    """The best past regions of each row and KV head: ids int64 [T, G, K] rising, chosen bool [T, G, K].
+    """The best past regions of each row and KV head: ids int64 [T, G, K] rising, chosen bool [T, G,
+    K].
 
-    K = min(topk, regions of the table). A row in region c has min(K, c) chosen entries; the others are
-    padding (id 0). The row's own region is never among them, attention always adds it.
+    K = min(topk, regions of the table). A row in region c has min(K, c) chosen entries; the others
+    are padding (id 0). The row's own region is never among them, attention always adds it.
     """
     sparse = _sparse(config)
     score_TGR = _scores(h_TH, rows, weights, state, table, config, layer)
@@ -117,7 +119,8 @@ def _last_region(
 ) -> tuple[Tensor, Tensor]:
     """The `region` raw rows that end at each row, [T, region, P]: from this call or else the ring.
 
-    The ring is read before the call's rows are written, so it still holds what came before the call.
+    The ring is read before the call's rows are written, so it still holds what came before the
+    call.
     """
     back_R = torch.arange(region - 1, -1, -1, device=k_TP.device)
     here_T = torch.arange(k_TP.shape[0], device=k_TP.device)

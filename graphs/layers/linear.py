@@ -1,15 +1,18 @@
 """The one matrix product of the model, row-invariant.
 
-A library's GEMM may order its sums by the number of rows, so that a row's bits would depend on how many
-others travel with it. Here every product runs on tiles of exactly ROW_TILE rows, the last one padded
-with zeros. Keeps true: a row's result is the same alone, in a verify window and in a prefill chunk.
+A library's GEMM may order its sums by the number of rows, so that a row's bits would depend on how
+many others travel with it. Here every product runs on tiles of exactly ROW_TILE rows, the last one
+padded with zeros. Keeps true: a row's result is the same alone, in a verify window and in a prefill
+chunk.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-ROW_TILE = 16  # measured: padding 1..4 rows to 16 costs a few microseconds, larger tiles start to cost
+ROW_TILE = (
+    16  # measured: padding 1..4 rows to 16 costs a few microseconds, larger tiles start to cost
+)
 
 
 def linear(x: Tensor, weight_OI: Tensor) -> Tensor:

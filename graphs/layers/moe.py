@@ -31,9 +31,10 @@ def moe_mlp(
     config: MoeConfig,
     limits: tuple[float | None, float | None],
 ) -> Tensor:
-    """[T, H] -> f32 [T, H]: routed + shared, added in float32. `limits`: clamp of routed, of shared.
+    """[T, H] -> f32 [T, H]: routed + shared, added in float32.
 
-    Rows that are not valid (padding) choose no expert.
+    `limits` are the clamps of the routed experts and of the shared one. Rows that are not valid
+    (padding) choose no expert.
     """
     ids_TK, weights_TK = route(h_TH, weights, config)
     ids_TK = torch.where(valid_T[:, None], ids_TK, -1)

@@ -1,7 +1,7 @@
 """Rotary position embedding on the leading dims of a head, halves layout (architecture 3.4).
 
-Knows frequencies, the llama3 rule and positions up to 2^20. Keeps true: angles are float32 products of
-position and frequency; only cos and sin are rounded to the table dtype, never the frequencies.
+Knows frequencies, the llama3 rule and positions up to 2^20. Keeps true: angles are float32 products
+of position and frequency; only cos and sin are rounded to the table dtype, never the frequencies.
 """
 
 import math
@@ -13,7 +13,8 @@ from graphs.config import RopeScaling
 
 
 def inverse_frequencies(theta: float, rotary_dim: int, scaling: RopeScaling | None) -> Tensor:
-    """theta^(-2i/rotary_dim) for i < rotary_dim/2, f32 [rotary_dim/2], rescaled by the llama3 rule."""
+    """theta^(-2i/rotary_dim) for i < rotary_dim/2, f32 [rotary_dim/2], rescaled by the llama3
+    rule."""
     exponent = torch.arange(0, rotary_dim, 2, dtype=torch.float32) / rotary_dim
     inv = 1.0 / torch.pow(torch.tensor(theta, dtype=torch.float32), exponent)
     if scaling is None or scaling.factor == 1.0:
@@ -34,7 +35,8 @@ def rope_table(positions_T: Tensor, inv: Tensor, dtype: torch.dtype) -> tuple[Te
 
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the leading dims of x [T, heads, D] in float32; the rest passes through. Keeps x's dtype.
+    """Rotate the leading dims of x [T, heads, D] in float32; the rest passes through. Keeps x's
+    dtype.
 
     cos and sin are [T, rotary_dim/2]; leading axes before T broadcast.
     """

@@ -7,13 +7,14 @@ knows no dataclass. Keeps true: every distinct expert is decoded once a call, a 
 """
 
 import dataclasses
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from graphs.formats import Bf16Experts, ExpertMatrix, Fp8Experts, Nvfp4Experts
-from graphs.layers.linear import linear
 from graphs.layers.activation import swiglu
+from graphs.layers.linear import linear
 from graphs.weights import MoeWeights
 
 _KINDS = {cls.__name__: cls for cls in (Bf16Experts, Fp8Experts, Nvfp4Experts)}
@@ -57,7 +58,14 @@ def _routed_experts(
 
 
 @_routed_experts.register_fake
-def _(h_TH, ids_TK, weights_TK, tensors, spec, limit) -> Tensor:
+def _(
+    h_TH: Tensor,
+    ids_TK: Tensor,
+    weights_TK: Tensor,
+    tensors: list[Tensor],
+    spec: str,
+    limit: float,
+) -> Tensor:
     return torch.empty_like(h_TH)
 
 
@@ -80,7 +88,7 @@ def _unflatten(tensors: list[Tensor], spec: str) -> list[ExpertMatrix]:
         name, _, block = entry.partition(":")
         kind = _KINDS[name]
         names = [field.name for field in dataclasses.fields(kind) if field.name != "block"]
-        values: dict = {field: next(remaining) for field in names}
+        values: dict[str, Any] = {field: next(remaining) for field in names}
         if block:
             values["block"] = tuple(int(side) for side in block.split("x"))
         matrices.append(kind(**values))

@@ -1,9 +1,10 @@
 """Sampling: filter each row's distribution, add keyed Gumbel noise, take the argmax.
 
-Knows temperature, min-p, top-k, top-p (applied in that order) and Philox. Keeps true: the noise of a token
-is a pure function of (seed, choice, absolute position, token id), so a row draws the same token in
-whatever window, batch or chunk it is computed; temperature 0 is the plain argmax of the same
-code; ties go to the lower id. Gumbel-argmax: argmax(logit/t + g) is a sample of softmax(logit/t).
+Knows temperature, min-p, top-k, top-p (applied in that order) and Philox. Keeps true: the noise of
+a token is a pure function of (seed, choice, absolute position, token id), so a row draws the same
+token in whatever window, batch or chunk it is computed; temperature 0 is the plain argmax of the
+same code; ties go to the lower id. Gumbel-argmax: argmax(logit/t + g) is a sample of
+softmax(logit/t).
 
 Legend: T rows, V vocabulary.
 """
@@ -48,8 +49,8 @@ def sample(logits_TV: Tensor, rows: SampleRows) -> Tensor:
 def keep_mask(scaled_TV: Tensor, rows: SampleRows) -> Tensor:
     """bool [T, V]: what min-p, then top-k, then top-p leave of softmax(scaled); never nothing.
 
-    top-p counts the probability before a token in falling order, renormalised over what is left, and
-    keeps the token while that is below top_p. Equal logits rank by rising id.
+    top-p counts the probability before a token in falling order, renormalised over what is left,
+    and keeps the token while that is below top_p. Equal logits rank by rising id.
     """
     order = scaled_TV.sort(dim=-1, descending=True, stable=True)
     rank_V = torch.arange(scaled_TV.shape[1], device=scaled_TV.device)
@@ -98,7 +99,8 @@ def first_argmax(x_TV: Tensor) -> Tensor:
 
 
 def _multiply(factor: int, word: Tensor) -> tuple[Tensor, Tensor]:
-    """High and low 32 bits of a product; int64 wraps, its bits are those of the unsigned product."""
+    """High and low 32 bits of a product; int64 wraps, its bits are those of the unsigned
+    product."""
     product = word * factor
     return (product >> 32) & _MASK, product & _MASK
 
