@@ -67,7 +67,8 @@ class State:
 
     @property
     def nbytes(self) -> int:
-        return sum(t.nbytes for t in tree_leaves(self))
+        """Bytes of every tensor, scratch included."""
+        return sum(leaf.nbytes for leaf in tree_leaves(self) if isinstance(leaf, Tensor))
 
 
 for _kind in (KvPool, IndexerState, MtpHistory, State):

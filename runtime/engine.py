@@ -127,7 +127,7 @@ class Engine:
 
     def _read(self, output: StepOutput) -> list[Committed]:
         sampled, accepted = output.sampled.tolist(), output.accepted.tolist()
-        if any(token >= self.config.vocab_size for row in sampled for token in row):
+        if any(token < 0 for row in sampled for token in row):
             raise EngineError("the logits of a step are not numbers (NaN)")
         columns = zip(sampled, accepted, output.drafts.tolist(), strict=True)
         return [

@@ -92,10 +92,15 @@ def philox(
 
 
 def first_argmax(x_TV: Tensor) -> Tensor:
-    """Index of the largest entry of each row, the lowest one on a tie: int64 [T]."""
-    index = torch.arange(x_TV.shape[1], device=x_TV.device)
+    """Index of the largest entry of each row, the lowest one on a tie: int64 [T].
+
+    -1 where a row holds NaN, for the caller to report: an index that no vocabulary has.
+    """
+    vocab = x_TV.shape[1]
+    index = torch.arange(vocab, device=x_TV.device)
     best = x_TV == x_TV.amax(-1, keepdim=True)
-    return torch.where(best, index, x_TV.shape[1]).amin(-1)
+    first_T = torch.where(best, index, vocab).amin(-1)
+    return torch.where(first_T < vocab, first_T, -1)
 
 
 def _multiply(factor: int, word: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,5 @@
-"""Each layer function against a plain reading of the architecture, and the faults it must not have."""
+"""Each layer function against a plain reading of the architecture, and the faults it must not
+have."""
 
 import math
 
@@ -9,6 +10,7 @@ from torch import Tensor
 from graphs.config import LayerConfig, MoeConfig, RopeScaling
 from graphs.formats import Bf16Experts
 from graphs.layers.activation import swiglu
+from graphs.layers.attention import attention
 from graphs.layers.moe import moe_mlp, route
 from graphs.layers.norm import layer_norm, rms_norm
 from graphs.layers.rope import apply_rope, inverse_frequencies, rope_table
@@ -48,7 +50,8 @@ ROPE_CASES = [(1e4, 192, 192), (1e7, 64, 192), (1e7, 32, 256), (1e4, 48, 48), (1
 @pytest.mark.parametrize("position", [0, 700, 2355, 100_000])
 @pytest.mark.parametrize(("theta", "rotary", "width"), ROPE_CASES)
 def test_rope_against_float64(theta: float, rotary: int, width: int, position: int) -> None:
-    """Fault E8: the exponent uses the rotary width, not the head's; each layer kind its own base."""
+    """Fault E8: the exponent uses the rotary width, not the head's; each layer kind its own
+    base."""
     x = random(1, 2, width)
     table = rope_table(torch.tensor([position]), inverse_frequencies(theta, rotary, None), FP32)
     found, half = apply_rope(x, *table)[0], rotary // 2
@@ -169,7 +172,8 @@ def changed_attention(position: int, layer: LayerConfig, touched: int) -> bool:
 
 
 def test_the_window_is_inclusive_of_the_query_itself() -> None:
-    """Fault E7: window 16 sees 16 keys, self included: distance 15 is the first key, 16 is not seen."""
+    """Fault E7: window 16 sees 16 keys, self included: distance 15 is the first key, 16 is not
+    seen."""
     layer = golden_model().config.layers[0]
     assert layer.window == 16
     assert changed_attention(40, layer, 40 - 15)
@@ -181,8 +185,6 @@ def test_mtp_layers_have_the_window_too() -> None:
     model = golden_model()
     layer = model.config.mtp_layers[0]
     assert layer.window == 16
-    from graphs.layers.attention import attention  # the layer alone, without its MLP
-
     weights = model.weights.mtp[0].layer.attention
     h = random(1, 64)
     found = []
@@ -199,5 +201,5 @@ def test_mtp_layers_have_the_window_too() -> None:
 
 
 def test_ring_is_long_enough_for_three_drafts() -> None:
-    assert RING >= max(8, 7 + 3)
+    assert max(8, 7 + 3) <= RING
     assert RING % 8 == 0

@@ -18,6 +18,7 @@ from graphs.layers.linear import linear
 from graphs.layers.norm import layer_norm, rms_norm
 from graphs.layers.rope import apply_rope, inverse_frequencies, rope_table
 from graphs.ops.routed_experts import routed_experts
+from graphs.weights import MoeWeights
 from tests.graphs.whole import BF16, FP32, golden_model
 
 COUNTS = (1, 2, 3, 4, 5, 7, 16, 17, 33)
@@ -99,6 +100,7 @@ def test_summaries() -> None:
 @pytest.mark.parametrize("kind", ["bf16", "fp8", "nvfp4-packed"])
 def test_routed_experts(dtype: torch.dtype, kind: str) -> None:
     moe = golden_model(kind).weights.layers[2].feed_forward
+    assert isinstance(moe, MoeWeights)
     ids = random(ROWS, 16, seed=3).argsort(-1)[:, :4]
     weights = random(ROWS, 4, seed=4).softmax(-1)
     run = lambda h, i, w: routed_experts(h, i, w, moe, 7.0)  # noqa: E731

@@ -81,9 +81,7 @@ def layer_inputs(
         yield r_TH
         table = state.full_table if layer.attention == "full" else state.sliding_table
         places = state.layers[layer.index], state.indexers[layer.index], table
-        r_TH = decoder_layer(
-            r_TH, rows, weights.layers[layer.index], *places, config, layer, dtype
-        )
+        r_TH = decoder_layer(r_TH, rows, weights.layers[layer.index], *places, config, layer, dtype)
     yield r_TH
 
 
@@ -123,7 +121,8 @@ def chain(
 def drafts_from_scratch(
     model: Model, ids: Tensor, count: int, dtype: torch.dtype = FP32
 ) -> list[int]:
-    """The drafts after committed `ids` (the last not yet processed), nothing reused (architecture 5.2)."""
+    """The drafts after committed `ids` (the last not yet processed), nothing reused (architecture
+    5.2)."""
     r_TH, known, drafts = residual(model, ids[:-1], dtype), ids.tolist(), []
     for depth in range(count):
         slots = range(len(r_TH))

@@ -87,7 +87,9 @@ def test_prefill_in_chunks_leaves_the_same_state(precision: Precision, chunk: in
     for layer in (*whole.config.layers, *whole.config.mtp_layers):
         for position in readable(len(prompt), layer.window):
             for one, other in zip(
-                kv_at(whole, layer.index, position), kv_at(parts, layer.index, position), strict=True
+                kv_at(whole, layer.index, position),
+                kv_at(parts, layer.index, position),
+                strict=True,
             ):
                 assert torch.equal(one, other), (layer.index, position)
     for one, other in zip(whole.state.indexers, parts.state.indexers, strict=True):
@@ -115,7 +117,8 @@ def kv_at(made: Engine, layer: int, position: int) -> tuple[torch.Tensor, torch.
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_drafts_equal_those_from_scratch_at_every_step(precision: Precision) -> None:
-    """Whatever was accepted before (faults A5, A13): sampling at temperature 1 rejects most drafts."""
+    """Whatever was accepted before (faults A5, A13): sampling at temperature 1 rejects most
+    drafts."""
     params = SamplingParams(max_tokens=18, ignore_eos=True, temperature=0.7, seed=3)
     prompt = prompt_of(60)[:20]
     first, *steps = run(engine(3, precision), prompt, params)
@@ -149,7 +152,8 @@ def test_any_request_is_plain_decoding(
 
 
 def forced(made: Engine, text: Sequence[int], start: int, plan: Sequence[int]) -> None:
-    """Teacher-force `text` from `start` with right drafts except that step i rejects plan[i] of them.
+    """Teacher-force `text` from `start` with right drafts except that step i rejects plan[i] of
+    them.
 
     Greedy text is what the model emits, so a draft that differs from it is rejected.
     """
@@ -193,8 +197,15 @@ def test_batch_mates_change_nothing(draft_tokens: int) -> None:
         slots=3,
     )
     prompts = [prompt_of(5), prompt_of(60)[:37], prompt_of(150)]
-    params = [SEEDED, GREEDY, SamplingParams(max_tokens=24, temperature=1.3, seed=-5, ignore_eos=True)]
-    alone = [tokens(run(engine(draft_tokens, "bf16"), p, q)) for p, q in zip(prompts, params, strict=True)]
+    params = [
+        SEEDED,
+        GREEDY,
+        SamplingParams(max_tokens=24, temperature=1.3, seed=-5, ignore_eos=True),
+    ]
+    alone = [
+        tokens(run(engine(draft_tokens, "bf16"), p, q))
+        for p, q in zip(prompts, params, strict=True)
+    ]
     committed = [shared.prefill(p, slot, params[slot]) for slot, p in enumerate(prompts)]
     found = [list(c.tokens) for c in committed]
     while min(map(len, found)) < 16:
