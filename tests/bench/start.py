@@ -9,9 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-import torch
-from torch.utils._pytree import tree_leaves
-
 from graphs.checkpoint import Checkpoint
 from runtime.engine import Engine
 from runtime.generate import generate
@@ -28,12 +25,6 @@ def peak_bytes() -> int:
         if line.startswith("VmHWM:"):
             return 1024 * int(line.split()[1])
     raise RuntimeError("/proc/self/status has no VmHWM")
-
-
-def state_bytes(engine: Engine) -> int:
-    """Bytes of all state tensors; layers without an indexer have None there."""
-    leaves = tree_leaves(engine.state)
-    return sum(leaf.nbytes for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
 def run(folder: Path) -> dict[str, float]:
@@ -53,7 +44,7 @@ def run(folder: Path) -> dict[str, float]:
         "first_token_s": first_token,
         "peak_bytes": peak_bytes(),
         "checkpoint_bytes": sum(place.entry.nbytes for place in checkpoint.tensors.values()),
-        "state_bytes": state_bytes(engine),
+        "state_bytes": engine.state.nbytes,
     }
 
 
