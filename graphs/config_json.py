@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from graphs.config import ModelConfig, MoeConfig, QuantConfig, VisionConfig
-from graphs.config_keys import Keys, integer, integers, number, read_json
+from graphs.config_keys import Keys, integer, integers, positive, read_json, strings
 from graphs.config_layers import parse_layers
 from graphs.config_sparse import parse_sparse
 from graphs.errors import ConfigError
@@ -23,6 +23,9 @@ MODEL_TYPES = (
     *("step3p5_text", "step3p7_text"),
 )
 
+QUANT_METHODS = ("modelopt", "modelopt_fp4", "fp8", "compressed-tensors")
+QUANT_ALGOS = ("NVFP4", "W4A16_NVFP4")
+NVFP4_GROUP = 16
 EXCLUDE_KEYS = ("ignore", "exclude_modules", "modules_to_not_convert")
 
 # Says something about training, other runtimes or preprocessing; changes nothing that is computed
@@ -54,7 +57,7 @@ def load_config(folder: Path, *, ssmax: bool = False) -> ModelConfig:
     generation = folder / "generation_config.json"
     if not generation.exists():
         return model
-    extra = integers(read_json(generation).get("eos_token_id") or [], f"{generation}: eos_token_id")
+    extra = _ids(read_json(generation).get("eos_token_id"), f"{generation}: eos_token_id")
     return dataclasses.replace(model, stop_ids=tuple(sorted({*model.stop_ids, *extra})))
 
 
@@ -70,15 +73,23 @@ def parse_config(config: Mapping[str, Any], *, ssmax: bool = False) -> ModelConf
     for keys in {id(top): top, id(text): text}.values():
         keys.one_of("model_type", MODEL_TYPES)
         keys.ignore(*IRRELEVANT)
-    quant_text = text.section("quantization_config") if text is not top else None
-    quant = parse_quant(top.section("quantization_config") or quant_text)
-    bias = bool(top.take("projector_bias", default=False))
+    quant = parse_quant(top.section("quantization_config"))
+    quant_text = parse_quant(text.section("quantization_config"))  # a copy, or the only one
+    if quant and quant_text and quant != quant_text:
+        raise ConfigError(
+            f"quantization_config = {quant} contradicts the one in text_config, {quant_text}"
+        )
+    bias = top.flag("projector_bias", default=False)
     vision = _parse_vision(top.section("vision_config"), projector_bias=bias)
     image_token = top.take("image_token_id", default=None)
+    if image_token is not None:
+        integer(image_token, "image_token_id")
     model = _parse_text(text, ssmax=ssmax)
-    if unknown := sorted({*top.unread(), *text.unread()}):
+    if unknown := sorted(top.unread()):
         warnings.warn(f"config.json: unknown keys ignored: {', '.join(unknown)}", stacklevel=2)
-    return dataclasses.replace(model, quant=quant, vision=vision, image_token_id=image_token)
+    return dataclasses.replace(
+        model, quant=quant or quant_text, vision=vision, image_token_id=image_token
+    )
 
 
 def _parse_text(text: Keys, *, ssmax: bool) -> ModelConfig:
@@ -89,7 +100,8 @@ def _parse_text(text: Keys, *, ssmax: bool) -> ModelConfig:
     text.only("tie_word_embeddings", False)
     text.only("norm_dtype", "float32")
     text.only("zero_centered", True)
-    eos = integers(text.take("eos_token_id", default=[]) or [], "eos_token_id")
+    eos = _ids(text.take("eos_token_id", default=None), "eos_token_id")
+    bos = text.take("bos_token_id", default=None)
     layers = parse_layers(text)
     depth = integer(text.take("num_hidden_layers"), "num_hidden_layers", least=1)
     return ModelConfig(
@@ -102,17 +114,22 @@ def _parse_text(text: Keys, *, ssmax: bool) -> ModelConfig:
         sparse=parse_sparse(text, layers),
         vision=None,
         quant=None,
-        rms_eps=number(text.take("rms_norm_eps", default=1e-5), "rms_norm_eps"),
+        rms_eps=positive(text.take("rms_norm_eps", default=1e-5), "rms_norm_eps"),
         # An explicit key: one public loader defaults it to false, the Step-5 uploads say true.
-        fp32_residual=bool(text.take("fp32_residual_connection", default=False)),
+        fp32_residual=text.flag("fp32_residual_connection", default=False),
         max_positions=integer(
             text.take("max_position_embeddings", "max_seq_len"), "max_position_embeddings", least=1
         ),
-        bos_id=integer(text.take("bos_token_id", default=0) or 0, "bos_token_id"),
+        bos_id=0 if bos is None else integer(bos, "bos_token_id"),
         stop_ids=tuple(sorted(set(eos))),
         image_token_id=None,
         ssmax=ssmax,
     )
+
+
+def _ids(value: Any, name: str) -> list[int]:
+    """Token ids: an integer, a list, or null for none."""
+    return [] if value is None else integers(value, name)
 
 
 MOE_KEYS = ("moe_num_experts", "moe_top_k", "moe_intermediate_size", "share_expert_dim")
@@ -140,7 +157,7 @@ def _parse_moe(text: Keys) -> MoeConfig:
         shared_dim=integer(
             text.take("share_expert_dim", "share_expert_dims"), "share_expert_dim", least=1
         ),
-        routed_scale=number(text.take("moe_router_scaling_factor"), "moe_router_scaling_factor"),
+        routed_scale=positive(text.take("moe_router_scaling_factor"), "moe_router_scaling_factor"),
     )
 
 
@@ -151,19 +168,24 @@ def parse_quant(quant: Keys | None) -> QuantConfig | None:
         return None
     inner = quant.section("quantization")
     keys = inner or quant
-    method = keys.take("quant_method", default="modelopt" if inner else None)
+    for part in (quant, keys):
+        part.one_of("quant_method", QUANT_METHODS)
+    keys.one_of("quant_algo", QUANT_ALGOS)
+    keys.only("group_size", NVFP4_GROUP)
+    method = keys.take("quant_method", default=None) or quant.take("quant_method", default=None)
+    if method is None and inner is None:
+        raise ConfigError("quantization_config: missing key quant_method")
     block = keys.take("weight_block_size", default=None)
-    group = keys.take("group_size", default=None)
-    exclude = [keys.take(name, default=None) or [] for name in EXCLUDE_KEYS]
+    exclude = [strings(keys.take(name, default=None) or [], name) for name in EXCLUDE_KEYS]
     keys.ignore("fmt", "activation_scheme", "producer", "config_groups", "kv_cache_scheme")
     keys.ignore("kv_cache_quant_algo", "format", "quantization_status", "global_compression_ratio")
     quant.ignore("producer")
     return QuantConfig(
-        method=str(method),
+        method=method or "modelopt",
         algo=keys.take("quant_algo", default=None),
-        group_size=None if group is None else integer(group, "group_size", least=1),
+        group_size=keys.take("group_size", default=None),
         block_size=None if block is None else _pair(integers(block, "weight_block_size")),
-        exclude=tuple(str(pattern) for patterns in exclude for pattern in patterns),
+        exclude=tuple(pattern for patterns in exclude for pattern in patterns),
     )
 
 
@@ -178,7 +200,9 @@ def _parse_vision(keys: Keys | None, *, projector_bias: bool) -> VisionConfig | 
     if keys is None:
         return None
     width = integer(keys.take("width"), "vision_config.width", least=1)
-    ratio = number(keys.take("mlp_ratio"), "vision_config.mlp_ratio")
+    ratio = positive(keys.take("mlp_ratio"), "vision_config.mlp_ratio")
+    if not 1 <= width * ratio < 2**63:
+        raise ConfigError(f"vision_config.mlp_ratio = {ratio!r} does not fit width = {width}")
     keys.ignore("model_type", "hidden_act", "output_dim", "use_cls_token", "use_abs_posemb")
     keys.ignore("use_rope2d", "use_ln_pre", "use_ln_post", "ls_init_value", "layer_norm_eps")
     keys.ignore("drop_path", "pool_type", "attn_pooler_heads")

@@ -8,21 +8,21 @@ layers. Architecture section 1.2.
 from typing import Any
 
 from graphs.config import LayerConfig, RopeScaling
-from graphs.config_keys import Keys, integer, integers, number
+from graphs.config_keys import MISSING, Keys, choices, integer, integers, number, positive
 from graphs.errors import ConfigError
 
 WINDOWED = "sliding_attention"
 FULL = "full_attention"
+MAX_LAYERS = 1024  # far above any model; a wrong number must not become a list of that length
 
 
 def parse_layers(text: Keys) -> tuple[LayerConfig, ...]:
     """All backbone layers, then the MTP layers."""
-    depth = integer(text.take("num_hidden_layers"), "num_hidden_layers", least=1)
-    mtp = integer(
-        text.take("num_nextn_predict_layers", "num_mtp_layers", default=0) or 0, "num_mtp"
-    )
+    depth = integer(text.take("num_hidden_layers"), "num_hidden_layers", least=1, most=MAX_LAYERS)
+    chain = text.take("num_nextn_predict_layers", "num_mtp_layers", default=None)
+    mtp = 0 if chain is None else integer(chain, "num_nextn_predict_layers", most=MAX_LAYERS)
     kinds = _layer_types(text, depth, mtp)
-    thetas = _per_layer(text, "rope_theta", 1e4, kinds, depth)
+    thetas = _per_layer(text, "rope_theta", MISSING, kinds, depth)
     factors = _per_layer(text, "partial_rotary_factors", 1.0, kinds, depth)
     routed = _limits(text, "swiglu_limits", depth, mtp)
     shared = _limits(text, "swiglu_limits_shared", depth, mtp)
@@ -34,12 +34,6 @@ def parse_layers(text: Keys) -> tuple[LayerConfig, ...]:
     layers = []
     for index, kind in enumerate(kinds):
         heads, kv_heads, head_dim = shapes[kind]
-        rotary = round(head_dim * number(factors[index], "partial_rotary_factors"))
-        if rotary % 2 or not 0 < rotary <= head_dim:
-            raise ConfigError(
-                f"partial_rotary_factors[{index}] = {factors[index]!r}: rotary width {rotary} of "
-                f"head_dim {head_dim} is not an even number in 2..head_dim"
-            )
         layers.append(
             LayerConfig(
                 index=index,
@@ -49,8 +43,8 @@ def parse_layers(text: Keys) -> tuple[LayerConfig, ...]:
                 kv_heads=kv_heads,
                 head_dim=head_dim,
                 window=integer(window, "sliding_window", least=1) if kind == WINDOWED else None,
-                rope_theta=number(thetas[index], "rope_theta"),
-                rotary_dim=rotary,
+                rope_theta=thetas[index],
+                rotary_dim=_rotary_dim(head_dim, factors[index], index),
                 rope_scaling=scaling if kind in scaled_types else None,
                 routed_limit=routed[index],
                 shared_limit=shared[index],
@@ -59,47 +53,69 @@ def parse_layers(text: Keys) -> tuple[LayerConfig, ...]:
     return tuple(layers)
 
 
+def _rotary_dim(head_dim: int, factor: float, index: int) -> int:
+    """`round`, not `int`: a literal cut to 0.333 still means 64 of 192."""
+    rotary = round(head_dim * factor) if factor <= 1 else 0
+    if rotary % 2 or not rotary:
+        raise ConfigError(
+            f"partial_rotary_factors[{index}] = {factor!r} of head_dim {head_dim} is not an even "
+            "number of dims from 2 to head_dim"
+        )
+    return rotary
+
+
 def _layer_types(text: Keys, depth: int, mtp: int) -> list[str]:
-    """One type a layer; lists of length L leave the MTP layers sliding, as every upload has
-    them."""
-    short = text.take("layer_types", default=None)
-    kinds = list(text.take("layer_types_with_mtp", default=None) or short or [])
+    """One type a layer; lists of length L leave the MTP layers sliding, as in every upload."""
+    names = ("layer_types", "layer_types_with_mtp")
+    found = [_type_list(text, name, (WINDOWED, FULL), WINDOWED, depth, mtp) for name in names]
+    given = [kinds for kinds in found if kinds is not None]
+    if not given:
+        raise ConfigError(f"missing key {' or '.join(names)}")
+    for index, (one, other) in enumerate(zip(given[0], given[-1], strict=True)):
+        if one != other:
+            raise ConfigError(f"{names[0]}[{index}] = {one!r} contradicts {names[1]} = {other!r}")
+    if FULL in given[0][depth:]:
+        raise ConfigError(
+            f"layer_types = {given[0][depth:]} for the MTP layers: only {WINDOWED!r} runs"
+        )
+    return given[0]
+
+
+def _type_list(
+    text: Keys, key: str, allowed: tuple[str, ...], mtp_type: str, depth: int, mtp: int
+) -> list[str] | None:
+    """A list of L or L+MTP types as one of L+MTP, None when absent."""
+    value = text.take(key, default=None)
+    if value is None:
+        return None
+    kinds = choices(value, key, allowed)
     if len(kinds) not in (depth, depth + mtp):
         raise ConfigError(
-            f"layer_types has {len(kinds)} entries; num_hidden_layers = {depth} and {mtp} MTP "
-            f"layers need {depth} or {depth + mtp}"
+            f"{key} has {len(kinds)} entries; num_hidden_layers = {depth} and {mtp} MTP layers "
+            f"need {depth} or {depth + mtp}"
         )
-    for index, kind in enumerate(kinds):
-        if kind not in (WINDOWED, FULL):
-            raise ConfigError(
-                f"layer_types[{index}] = {kind!r} is not one of {WINDOWED!r}, {FULL!r}"
-            )
-    kinds += [WINDOWED] * (depth + mtp - len(kinds))
-    if FULL in kinds[depth:]:
-        raise ConfigError(
-            f"layer_types = {kinds[depth:]} for the MTP layers: only {WINDOWED!r} runs"
-        )
-    return kinds
+    return kinds + [mtp_type] * (depth + mtp - len(kinds))
 
 
-def _per_layer(text: Keys, key: str, default: float, kinds: list[str], depth: int) -> list[Any]:
+def _per_layer(text: Keys, key: str, default: Any, kinds: list[str], depth: int) -> list[float]:
     """A scalar for all, a list of L (MTP layers take the first sliding layer's) or of L+MTP."""
     value = text.take(key, default=default)
-    if value is None:
+    if value is None and default is not MISSING:
         value = default
     if not isinstance(value, list):
-        return [value] * len(kinds)
-    if len(value) == len(kinds):
-        return value
-    if len(value) != depth or WINDOWED not in kinds[:depth]:
-        raise ConfigError(f"{key} has {len(value)} entries; {depth} or {len(kinds)} are needed")
-    return value + [value[kinds.index(WINDOWED)]] * (len(kinds) - depth)
+        return [positive(value, key)] * len(kinds)
+    values = [positive(entry, f"{key}[{index}]") for index, entry in enumerate(value)]
+    if len(values) == len(kinds):
+        return values
+    if len(values) != depth or WINDOWED not in kinds[:depth]:
+        raise ConfigError(f"{key} has {len(values)} entries; {depth} or {len(kinds)} are needed")
+    return values + [values[kinds.index(WINDOWED)]] * (len(kinds) - depth)
 
 
 def _limits(text: Keys, key: str, depth: int, mtp: int) -> list[float | None]:
-    """Clamp limits: a layer is clamped iff its index is in the list and the value is not 0 or
-    null."""
-    values = text.take(key, default=None) or []
+    """Clamp limits: a layer is clamped iff its index is in the list and its value not 0 or null."""
+    values = text.take(key, default=None)
+    values = [] if values is None else values
     if not isinstance(values, list) or (values and not depth <= len(values) <= depth + mtp):
         raise ConfigError(
             f"{key} = {values!r}: expected a list of {depth} to {depth + mtp} entries or none"
@@ -113,18 +129,12 @@ def _limits(text: Keys, key: str, depth: int, mtp: int) -> list[float | None]:
 def _moe_layers(text: Keys, depth: int, mtp: int) -> set[int]:
     enum = text.take("moe_layers_enum", default=None)
     listed = text.take("moe_layer_list", default=None)
-    types = text.take("mlp_layer_types", default=None)
-    if not text.take("use_moe", default=True):
+    types = _type_list(text, "mlp_layer_types", ("dense", "sparse"), "dense", depth, mtp)
+    if not text.flag("use_moe", default=True):
         return set()
     spellings: dict[str, set[int]] = {}
     if enum is not None:
-        parts = enum.split(",") if isinstance(enum, str) else enum
-        try:
-            spellings["moe_layers_enum"] = {int(p) for p in parts if str(p).strip()}
-        except ValueError:
-            raise ConfigError(
-                f"moe_layers_enum = {enum!r} is not a list of layer indices"
-            ) from None
+        spellings["moe_layers_enum"] = _enumerated(enum)
     if listed is not None:
         spellings["moe_layer_list"] = set(integers(listed, "moe_layer_list"))
     if types is not None:
@@ -140,58 +150,97 @@ def _moe_layers(text: Keys, depth: int, mtp: int) -> set[int]:
     return layers
 
 
+def _enumerated(value: Any) -> set[int]:
+    """moe_layers_enum: layer indices in a text with commas, or in a list."""
+    if not isinstance(value, str):
+        return set(integers(value, "moe_layers_enum"))
+    parts = [part.strip() for part in value.split(",") if part.strip()]
+    if not all(part.isascii() and part.isdigit() and len(part) < 5 for part in parts):
+        raise ConfigError(f"moe_layers_enum = {value!r} is not a list of layer indices")
+    return {int(part) for part in parts}
+
+
 def _rope_everywhere(text: Keys) -> None:
-    flags = text.take("use_rope_layers", default=None) or []
-    if not all(flags):
+    flags = text.take("use_rope_layers", default=None)
+    if flags is not None and (not isinstance(flags, list) or any(f is not True for f in flags)):
         raise ConfigError(f"use_rope_layers = {flags!r}: layers without rope are not supported")
 
 
 def _rope_scaling(text: Keys) -> tuple[RopeScaling | None, tuple[str, ...]]:
-    types = tuple(text.take("yarn_only_types", default=None) or (FULL, WINDOWED))
+    """The rule and the layer types it is for; no yarn_only_types, or none in it, means all."""
+    listed = text.take("yarn_only_types", default=None)
+    types = () if listed is None else choices(listed, "yarn_only_types", (FULL, WINDOWED))
     scaling = text.section("rope_scaling")
     if scaling is None:
-        return None, types
+        return None, ()
     kind = scaling.take("rope_type", "type", default="default")
     if kind == "default":
-        return None, types
+        return None, ()
     if kind != "llama3":
         raise ConfigError(f"rope_scaling.rope_type = {kind!r} is not supported, only 'llama3'")
     origin = "original_max_position_embeddings"
-    rule = RopeScaling(
-        factor=number(scaling.take("factor"), "rope_scaling.factor"),
-        original_max_positions=integer(scaling.take(origin), f"rope_scaling.{origin}", least=1),
-        low_freq_factor=number(scaling.take("low_freq_factor"), "low_freq_factor"),
-        high_freq_factor=number(scaling.take("high_freq_factor"), "high_freq_factor"),
+    low, high = (
+        positive(scaling.take(key), f"rope_scaling.{key}")
+        for key in ("low_freq_factor", "high_freq_factor")
     )
-    return rule, types
+    if high <= low:
+        raise ConfigError(f"rope_scaling.high_freq_factor = {high} is not over {low}, the low one")
+    rule = RopeScaling(
+        factor=positive(scaling.take("factor"), "rope_scaling.factor"),
+        original_max_positions=integer(scaling.take(origin), f"rope_scaling.{origin}", least=1),
+        low_freq_factor=low,
+        high_freq_factor=high,
+    )
+    return rule, tuple(types) or (FULL, WINDOWED)
 
 
 def _attention_shape(text: Keys, kind: str) -> tuple[int, int, int]:
-    """(heads, kv_heads, head_dim) of one layer type; sliding layers may override."""
-    heads = text.take("num_attention_heads")
-    kv_heads = text.take("num_attention_groups", "num_key_value_heads")
-    head_dim = text.take("head_dim")
-    kv_heads = text.take(f"num_attention_groups_{kind}", default=kv_heads)
-    head_dim = text.take(f"head_dim_{kind}", default=head_dim)
-    other = text.section("attention_other_setting")
-    if other is not None:
-        for_kind = other.take("attention_type", default=WINDOWED) == kind
-        found = [
-            other.take(k, default=None) for k in ("num_attention_heads", "num_attention_groups")
-        ]
-        widths = other.take("head_dim", "true_head_dim", default=None)
-        if for_kind:
-            heads, kv_heads = found[0] or heads, found[1] or kv_heads
-            head_dim = widths or head_dim
-    sliding_heads = text.take("num_sliding_attention_heads", default=None)
-    if kind == WINDOWED and sliding_heads is not None:
-        heads = sliding_heads
-    heads, kv_heads = (
-        integer(heads, "num_attention_heads", least=1),
-        integer(kv_heads, "groups", least=1),
+    """(heads, kv_heads, head_dim) of one layer type."""
+    other = _other_setting(text, kind)
+    sliding = text.take("num_sliding_attention_heads", default=None)
+    heads = _override(
+        ("num_attention_heads", text.take("num_attention_heads")),
+        ("attention_other_setting.num_attention_heads", other.get("heads")),
+        ("num_sliding_attention_heads", sliding if kind == WINDOWED else None),
+    )
+    own = f"num_attention_groups_{kind}"
+    kv_heads = _override(
+        ("num_attention_groups", text.take("num_attention_groups", "num_key_value_heads")),
+        (own, text.take(own, default=None)),
+        ("attention_other_setting.num_attention_groups", other.get("groups")),
+    )
+    own = f"head_dim_{kind}"
+    head_dim = _override(
+        ("head_dim", text.take("head_dim")),
+        (own, text.take(own, default=None)),
+        ("attention_other_setting.head_dim", other.get("width")),
     )
     if heads % kv_heads:
         raise ConfigError(
             f"num_attention_heads = {heads} is not a multiple of the {kv_heads} groups"
         )
     return heads, kv_heads, integer(head_dim, "head_dim", least=2)
+
+
+def _other_setting(text: Keys, kind: str) -> dict[str, Any]:
+    """What attention_other_setting says about layers of this type."""
+    other = text.section("attention_other_setting")
+    if other is None:
+        return {}
+    other.one_of("attention_type", (WINDOWED, FULL))
+    values = {
+        "heads": other.take("num_attention_heads", default=None),
+        "groups": other.take("num_attention_groups", default=None),
+        "width": other.take("head_dim", "true_head_dim", default=None),
+    }
+    return values if (other.take("attention_type", default=None) or WINDOWED) == kind else {}
+
+
+def _override(base: tuple[str, Any], *overrides: tuple[str, Any]) -> int:
+    """The base, unless something says otherwise for this layer type; two that do have to agree."""
+    given = [(name, integer(v, name, least=1)) for name, v in overrides if v is not None]
+    for name, value in given[1:]:
+        if value != given[0][1]:
+            first = f"{given[0][0]} = {given[0][1]}"
+            raise ConfigError(f"{first} contradicts {name} = {value}")
+    return given[0][1] if given else integer(base[1], base[0], least=1)

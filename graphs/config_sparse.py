@@ -20,9 +20,12 @@ def parse_sparse(text: Keys, layers: tuple[LayerConfig, ...]) -> SparseConfig | 
         if text.take(name, default=None) is not None:
             raise ConfigError(f"{name} = {{...}}: the section is called sparse_config")
     sections = [s for s in map(text.section, SPARSE_NAMES) if s is not None]
-    if not sections or not sections[0].take("enabled", default=True):
+    if not sections:
         return None
     keys = sections[0]
+    if not keys.flag("enabled", default=True):
+        keys.ignore_rest()
+        return None
 
     def take(name: str, default: Any = MISSING) -> Any:
         return keys.take(f"sparse_indexer_{name}", name, default=default)
@@ -63,8 +66,8 @@ def _check_sparse(sparse: SparseConfig, layers: tuple[LayerConfig, ...]) -> None
         raise ConfigError(f"sparse_config.topk = {sparse.topk} is over 1024 regions")
     if sparse.heads % sparse.groups or sparse.rope_dim % 2 or sparse.rope_dim > sparse.proxy_dim:
         raise ConfigError(
-            f"sparse_config: {sparse.heads} heads in {sparse.groups} groups, rope_dim "
-            f"{sparse.rope_dim} of proxy_dim {sparse.proxy_dim} do not fit together"
+            f"sparse_config: num_heads = {sparse.heads} in num_provider_groups = {sparse.groups}, "
+            f"rope_dim = {sparse.rope_dim} of proxy_dim = {sparse.proxy_dim} do not fit together"
         )
     for layer in layers:
         if layer.attention == "full" and layer.kv_heads != sparse.groups:
