@@ -61,8 +61,7 @@ def select_regions(
     kept = min(sparse.topk, regions)
     region_R = torch.arange(regions, device=h_TH.device)
     past_TR = region_R < (rows.position // sparse.region)[:, None]
-    # Adding 0.0 turns -0 into +0: both are the same score.
-    masked_TGR = torch.where(past_TR[:, None], score_TGR + 0.0, -torch.inf)
+    masked_TGR = torch.where(past_TR[:, None], score_TGR, -torch.inf)
     order_TGR = masked_TGR.sort(dim=-1, descending=True, stable=True).indices
     best_TGK = order_TGR[..., :kept]
     chosen_TGK = past_TR[:, None].expand_as(score_TGR).gather(-1, best_TGK)
