@@ -40,9 +40,11 @@ def sample(logits_TV: Tensor, rows: SampleRows) -> Tensor:
     """One token a row, int64 [T], from logits f32 [T, V]."""
     temperature = rows.temperature[:, None]
     warm = torch.where(temperature > 0, temperature, 1.0)
-    kept_TV = keep_mask(logits_TV / warm, rows)
+    # Below the row's largest, so that no temperature is too small: two logits never overflow alike.
+    scaled_TV = (logits_TV - logits_TV.amax(-1, keepdim=True)) / warm
+    kept_TV = keep_mask(scaled_TV, rows)
     noise_TV = gumbel(rows, logits_TV.shape[1])
-    score_TV = logits_TV / warm + torch.where(temperature > 0, noise_TV, 0.0)
+    score_TV = scaled_TV + torch.where(temperature > 0, noise_TV, 0.0)
     return first_argmax(score_TV.masked_fill(~kept_TV, -torch.inf))
 
 
@@ -58,8 +60,9 @@ def keep_mask(scaled_TV: Tensor, rows: SampleRows) -> Tensor:
     kept = relative >= rows.min_p[:, None]
     kept &= (rank_V < rows.top_k[:, None]) | (rows.top_k[:, None] <= 0)
     mass = torch.where(kept, relative, 0.0).double()
-    before = mass.cumsum(-1) - mass
-    share = before / mass.sum(-1, keepdim=True)
+    # The total from the running sum too: sum() orders its terms by the number of rows.
+    upto = mass.cumsum(-1)
+    share = (upto - mass) / upto[:, -1:]
     kept &= (share < rows.top_p[:, None]) | (rows.top_p[:, None] >= 1)
     kept |= rank_V == 0
     return torch.zeros_like(kept).scatter(1, order.indices, kept)

@@ -1,0 +1,198 @@
+"""The sampler: its noise, its filters, its frequencies, and what a draw does not depend on.
+
+Every draw has a fixed key, so nothing here is a chance; p-values are constants of the code.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy.stats import gumbel_r, kstest
+from torch import Tensor
+
+from graphs.ops.sample import SampleRows, first_argmax, gumbel, keep_mask, philox
+from tests.fit import p_value
+
+WORD = 2**32
+DTYPES = {"temperature": torch.float32, "top_p": torch.float32, "min_p": torch.float32}
+KEY = {"seed": 0, "choice": 0, "position": 0}
+OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+
+
+def rows(count: int, **given: Any) -> SampleRows:
+    """`count` rows; a parameter is one value for all or a list."""
+    values = {
+        name: torch.as_tensor(value, dtype=DTYPES.get(name, torch.int64)).expand(count)
+        for name, value in {**KEY, **OFF, **given}.items()
+    }
+    return SampleRows(**values)
+
+
+def pick(of: SampleRows, index: Any) -> SampleRows:
+    return SampleRows(**{name: value[index] for name, value in vars(of).items()})
+
+
+def words(*values: int) -> tuple[Any, ...]:
+    return tuple(torch.tensor([value]) for value in values)
+
+
+@pytest.mark.parametrize(
+    ("counter", "key", "expected"),
+    [
+        ((0, 0, 0, 0), (0, 0), "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+        ((WORD - 1,) * 4, (WORD - 1,) * 2, "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+        (
+            (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+            (0xA4093822, 0x299F31D0),
+            "d16cfe09 94fdcceb 5001e420 24126ea1",
+        ),
+    ],
+)
+def test_known_answers_of_philox(
+    counter: tuple[int, ...], key: tuple[int, ...], expected: str
+) -> None:
+    found = philox(words(*counter), words(*key))
+    assert " ".join(f"{int(word):08x}" for word in found) == expected
+
+
+def plain_philox(counter: list[int], key: list[int]) -> list[int]:
+    """Philox-4x32-10 in Python's integers."""
+    c, (k0, k1) = counter, key
+    for _ in range(10):
+        a, b = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
+        c = [b // WORD ^ c[1] ^ k0, b % WORD, a // WORD ^ c[3] ^ k1, a % WORD]
+        k0, k1 = (k0 + 0x9E3779B9) % WORD, (k1 + 0xBB67AE85) % WORD
+    return c
+
+
+@settings(deadline=None, derandomize=True)
+@given(
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**31 - 1),
+    st.integers(0, 2**63 - 1),
+    st.integers(1, 11),
+)
+def test_the_noise_of_a_token_is_keyed_by_seed_choice_position_and_id(
+    seed: int, choice: int, position: int, vocab: int
+) -> None:
+    """The key's layout, so that a seed keeps its meaning from version to version."""
+    signed = seed - 2**64 if seed >= 2**63 else seed
+    found = gumbel(rows(1, seed=signed, choice=choice, position=position), vocab)[0]
+    for token in range(vocab):
+        counter = [token // 4, position % WORD, position // WORD, choice]
+        word = plain_philox(counter, [seed % WORD, seed // WORD])[token % 4]
+        assert found[token] == pytest.approx(-math.log(-math.log((word + 0.5) / WORD)), rel=1e-6)
+
+
+def test_moments_of_the_noise() -> None:
+    noise = gumbel(rows(400, seed=list(range(400))), 500).flatten().double()
+    assert noise.mean() == pytest.approx(0.5772157, abs=0.01)  # 3.5 standard errors
+    assert noise.var() == pytest.approx(math.pi**2 / 6, abs=0.03)
+    uniform = torch.exp(-torch.exp(-noise))
+    assert uniform.mean() == pytest.approx(0.5, abs=0.0025)
+    assert uniform.var() == pytest.approx(1 / 12, abs=0.0008)
+    assert kstest(noise.numpy(), gumbel_r.cdf).pvalue > 0.01
+
+
+NEIGHBOURS: dict[str, Callable[[], Tensor]] = {
+    "tokens": lambda: gumbel(rows(20_000, seed=list(range(20_000))), 2),
+    "positions": lambda: gumbel(rows(40_000, position=list(range(40_000))), 1).view(-1, 2),
+    "seeds": lambda: gumbel(rows(40_000, seed=list(range(40_000))), 1).view(-1, 2),
+    "choices": lambda: gumbel(rows(40_000, choice=list(range(40_000))), 1).view(-1, 2),
+}
+
+
+@pytest.mark.parametrize("kind", NEIGHBOURS)
+def test_the_noise_of_neighbours_is_independent(kind: str) -> None:
+    uniform = torch.exp(-torch.exp(-NEIGHBOURS[kind]().double()))
+    first, second = (uniform * 10).long().unbind(1)
+    counts = torch.bincount(first * 10 + second, minlength=100)
+    assert p_value(counts, torch.full((100,), 0.01)) > 0.01
+
+
+def test_the_noise_is_finite_for_every_word() -> None:
+    noise = gumbel(rows(2_000, seed=list(range(2_000))), 2_000)
+    assert noise.isfinite().all()
+    uniform = (torch.tensor([0, WORD - 1]).double() + 0.5) / WORD  # the ends of the words
+    assert (-torch.log(-torch.log(uniform))).float().isfinite().all()
+
+
+def test_first_argmax() -> None:
+    x = [[1.0, 3.0, 3.0], [-0.0, 0.0, -1.0], [0.0, -0.0, -1.0], [-math.inf, -math.inf, -2.0]]
+    assert first_argmax(torch.tensor(x)).tolist() == [1, 0, 0, 2]
+    assert first_argmax(torch.tensor([[-0.0, 0.0], [2.0, 2.0]])).tolist() == [0, 0]
+    nothing = [[1.0, math.nan], [math.nan, 5.0]]
+    assert first_argmax(torch.tensor(nothing)).tolist() == [-1, -1]
+
+
+def kept_plainly(scaled: list[float], top_k: int, top_p: float, min_p: float) -> list[int]:
+    """min-p, then top-k, then top-p of one row, token by token."""
+    order = sorted(range(len(scaled)), key=lambda token: (-scaled[token], token))
+    relative = {token: math.exp(scaled[token] - scaled[order[0]]) for token in order}
+    close = 1e-6  # a threshold that is met but for rounding says nothing about the rule
+    assume(all(r == min_p or abs(r - min_p) > close for r in relative.values()))
+    left = [token for token in order if relative[token] >= min_p]
+    left = left[:top_k] if top_k else left
+    total, before, kept = sum(relative[token] for token in left), 0.0, []
+    for token in left:
+        share = before / total
+        assume(share == top_p or abs(share - top_p) > close)
+        if top_p >= 1 or share < top_p:
+            kept.append(token)
+        before += relative[token]
+    return sorted(kept)
+
+
+LOGITS = st.lists(
+    st.one_of(
+        st.integers(-3, 3).map(float),
+        st.floats(-50, 50, width=32),
+        st.sampled_from([-math.inf, 0.0, -0.0, 1e30, -1e30]),
+    ),
+    min_size=1,
+    max_size=12,
+).filter(lambda values: max(values) > -math.inf)
+EIGHTHS = st.integers(1, 8).map(lambda part: part / 8)
+FILTERS = st.tuples(
+    st.integers(0, 13),
+    st.one_of(EIGHTHS, st.floats(0.0078125, 1, width=32)),
+    st.one_of(st.just(0.0), EIGHTHS, st.floats(0, 1, width=32)),
+)
+
+
+@settings(deadline=None, derandomize=True, max_examples=400)
+@given(LOGITS, FILTERS)
+def test_the_filters_against_a_plain_implementation(
+    logits: list[float], filters: tuple[int, float, float]
+) -> None:
+    top_k, top_p, min_p = filters
+    expected = kept_plainly(logits, top_k, top_p, min_p)
+    found = keep_mask(torch.tensor([logits]), rows(1, top_k=top_k, top_p=top_p, min_p=min_p))
+    assert found[0].nonzero().flatten().tolist() == expected
+    assert expected  # never nothing
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ({}, [0, 1, 2, 3, 4]),
+        ({"top_k": 1}, [1]),
+        ({"top_k": 3}, [0, 1, 2]),  # of the three that tie, the lower ids
+        ({"top_k": 99}, [0, 1, 2, 3, 4]),
+        ({"top_p": 0.6}, [0, 1]),
+        ({"top_p": 1e-9}, [1]),
+        ({"min_p": 0.4}, [0, 1]),
+        ({"min_p": 1.0}, [1]),
+        ({"min_p": 0.2, "top_p": 0.8}, [0, 1, 2]),
+        ({"top_k": 3, "top_p": 0.8}, [0, 1]),  # shares of 4/7, 2/7 and 1/7
+    ],
+)
+def test_the_filters_on_one_row(filters: dict[str, float], expected: list[int]) -> None:
+    """Probabilities 1/4, 1/2, 1/8, 1/8 and next to nothing."""
+    row = torch.tensor([[0.25, 0.5, 0.125, 0.125, 1e-9]]).log()
+    kept = keep_mask(row, rows(1, **filters))[0]
+    assert kept.nonzero().flatten().tolist() == expected
