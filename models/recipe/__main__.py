@@ -1,4 +1,4 @@
-"""Command line of the recipe: stages data, trunk, distil, export, report, in this order.
+"""Command line of the recipe: stages data, trunk, distil, align, export, judge, report, in order.
 
 Knows the order and the folders; every stage reads what the earlier ones wrote into --work, so each
 can run alone or be interrupted and run again.
@@ -12,21 +12,23 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from models.recipe import data as packed
+from models.recipe.align import AlignStage
 from models.recipe.dims import Dims
-from models.recipe.distil import DistilStage, start_from_trunk
-from models.recipe.evaluate import Evaluator, load_tokenizer
+from models.recipe.distil import DistilStage
+from models.recipe.drafts import start_heads_from_trunk
+from models.recipe.evaluate import Evaluator
 from models.recipe.export import export
+from models.recipe.judge import Judge
 from models.recipe.loop import Loop
 from models.recipe.model import Model, initial_parameters
-from models.recipe.quantise import is_routed_expert, with_rounded_experts
+from models.recipe.quantise import with_rounded_experts
 from models.recipe.recipe import Recipe
 from models.recipe.report import write_report
 from models.recipe.trunk import TrunkStage
 
-STAGES = ("data", "trunk", "distil", "export", "report")
+STAGES = ("data", "trunk", "distil", "align", "export", "judge", "report")
 
 
 class Run:
@@ -70,17 +72,21 @@ class Run:
 
     def trunk(self) -> None:
         model = self._model()
-        stage = TrunkStage(model, self.recipe, self._evaluator(final=False))
-        self._train(stage)
-        final = self._evaluator(final=True)
-        with torch.no_grad():
-            for quantised in (False, True):
-                model.quantised = quantised
-                scores = final.trunk_scores(model, sparse=True)
-                self._note("nvfp4" if quantised else "unquantised", scores)
-            self._note("nvfp4 dense attention", final.trunk_scores(model, sparse=False))
+        self._train(TrunkStage(model, self.recipe, self._evaluator(final=False)))
+        self._note_perplexities("trunk", model)
 
-    def _train(self, stage: TrunkStage | DistilStage) -> None:
+    def _note_perplexities(self, name: str, model: Model) -> None:
+        """Held-out scores before and after quantisation, and with dense attention after it."""
+        final = self._evaluator(final=True)
+        for kind, quantised, sparse in (
+            ("unquantised", False, True),
+            ("nvfp4", True, True),
+            ("nvfp4, dense attention", True, False),
+        ):
+            model.quantised = quantised
+            self._note(f"{name}, {kind}", final.trunk_scores(model, sparse=sparse))
+
+    def _train(self, stage: TrunkStage | DistilStage | AlignStage) -> None:
         data = packed.load(self.work)
         loop = Loop(stage, data, self.recipe, self.work, self.device, capture=self.capture)
         begun = time.monotonic()
@@ -90,7 +96,8 @@ class Run:
             f"{stage.name} stage",
             {
                 "device": name,
-                "tokens": loop.step * self.recipe.rows * packed.ROW,
+                "torch": torch.__version__,
+                "tokens": loop.step * stage.schedule.rows * packed.ROW,
                 "seconds_of_last_run": time.monotonic() - begun,
             },
         )
@@ -99,19 +106,32 @@ class Run:
         model = self._model()
         self._read("trunk", model)
         model.parameters = with_rounded_experts(model.parameters)
-        start_from_trunk(model)
+        start_heads_from_trunk(model)
         self._train(DistilStage(model, self.recipe, self._evaluator(final=False)))
+        self._note("distil, drafts", self._evaluator(final=True).draft_scores(model))
+
+    def align(self) -> None:
+        model = self._model()
+        self._read("trunk", model)
+        self._read("distil", model)
+        self._train(AlignStage(model, self.recipe, self._evaluator(final=False)))
+        self._note_perplexities("align", model)
+        model.quantised = True
         final = self._evaluator(final=True)
-        self._note("drafts", final.draft_scores(model))
-        self._note("greedy", final.generated_scores(model, load_tokenizer(self.work)))
+        self._note("align, drafts", final.draft_scores(model))
+        self._note("align, selection of regions", final.selection_scores(model))
 
     def export(self) -> None:
         model = self._model()
         self._read("trunk", model)
-        masters: dict[str, Tensor] = dict(model.parameters)
-        self._read("distil", model)
-        assert all(model.parameters[n] is masters[n] for n in masters if is_routed_expert(n))
-        self._note("checkpoint", export(masters, self.dims, self.work / "tokenizer", self.out))
+        self._read("align", model)
+        tokenizer = self.work / "tokenizer"
+        self._note("checkpoint", export(model.parameters, self.dims, tokenizer, self.out))
+
+    def judge(self) -> None:
+        judge = Judge(self.out, packed.load(self.work))
+        self._note("greedy, library", judge.library(2 if self.smoke else 25))
+        self._note("greedy, chats", judge.chats(4 if self.smoke else 200))
 
     def report(self) -> None:
         write_report(self.work, self.out, self.recipe)

@@ -8,14 +8,13 @@ Legend: B batch, T sequence, D depth.
 """
 
 import math
-from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from tokenizers import Tokenizer
 from torch import Tensor
 
+from models.recipe.attention import Place
 from models.recipe.data import (
     ANSWER,
     HELD_OUT_CHATS,
@@ -28,25 +27,33 @@ from models.recipe.data import (
     as_batch,
     library_rows,
 )
+from models.recipe.drafts import following_tokens
 from models.recipe.model import Model
-from models.recipe.tasks import MAKERS, Chat, generate, is_right, is_well_formed
+from models.recipe.tasks import MAKERS, Chat, generate
 
 MICRO_ROWS = 8
 LONGEST_CHAT = 384
-LONGEST_ANSWER = 96
-GENERATED_TOGETHER = 100
+
+
+class RandomSelection(Model):
+    """The same weights with regions chosen at random: what the indexer's choice is worth."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model.dims, model.parameters, model.device)
+        self.quantised = model.quantised
+        self.generator = torch.Generator(model.device).manual_seed(0)
+
+    def region_scores(self, h_BTH: Tensor, layer: int, place: Place) -> Tensor:
+        del layer, place
+        b, t, _ = h_BTH.shape
+        shape = (b, self.dims.groups, t, t // self.dims.region)
+        return torch.rand(shape, generator=self.generator, device=h_BTH.device)
 
 
 def held_out_chats() -> list[Chat]:
     """The chats of data.chats_held_out, in its order."""
     stream = generate(SEED, held_out=True)
     return [next(stream) for _ in range(HELD_OUT_CHATS)]
-
-
-def following_tokens(tokens: Tensor, depths: int) -> Tensor:
-    """[B, T + 1] -> [B, T, depths]: token i + 1 + d of each slot i, padding past the end."""
-    padded = F.pad(tokens[:, 1:], (0, depths - 1), value=PAD_ID)
-    return padded.unfold(1, depths, 1)
 
 
 def tokens_a_step(right_BTD: Tensor, counted_BT: Tensor) -> float:
@@ -100,6 +107,33 @@ class Evaluator:
             )
             total, count = total + float(nll), count + starts.numel()
         return math.exp(total / count)
+
+    @torch.no_grad()
+    def selection_scores(self, model: Model) -> dict[str, float]:
+        """What the choice of regions is worth where it has to leave out half of them or more.
+
+        Perplexity of the later half of the library rows with the trained, a random and no
+        selection, and the share of attention mass that the first two hold.
+        """
+        scores: dict[str, float] = {}
+        ways = {
+            "trained": (model, True),
+            "random": (RandomSelection(model), True),
+            "dense": (model, False),
+        }
+        for way, (chosen, sparse) in ways.items():
+            nll, held = [], []
+            for batch in self._batches(library=True):
+                tokens, starts, _ = self._move(batch)
+                trunk = chosen.trunk(tokens[:, :-1], chosen.place(starts), sparse=sparse)
+                late = slice(ROW // 2, None)
+                logits, targets = trunk.logits[:, late].float(), tokens[:, 1:][:, late]
+                nll.append(F.cross_entropy(logits.flatten(0, 1), targets.flatten()))
+                held += [report.recall for report in trunk.indexers]
+            scores[f"ppl_{way}"] = math.exp(float(torch.stack(nll).mean()))
+            if sparse:
+                scores[f"mass_{way}"] = float(torch.stack(held).mean())
+        return scores
 
     @torch.no_grad()
     def chat_scores(self, model: Model, *, sparse: bool) -> dict[str, float]:
@@ -156,49 +190,3 @@ class Evaluator:
                 share = (right[..., depth] * counted).sum() / counted.sum()
                 scores[f"{kind}_agree{depth + 1}"] = float(share)
         return scores
-
-    def generated_scores(self, model: Model, tokenizer: Tokenizer) -> dict[str, float]:
-        """Greedy answers to the held-out chats: well-formed and right shares, by task."""
-        chats = [held_out_chats()[number] for number in self.numbers]
-        prompts = [prompt_of(row) for row in self.chats]
-        texts = greedy_answers(model, tokenizer, prompts, self.device)
-        scores = {"well_formed": float(np.mean([is_well_formed(text) for text in texts]))}
-        verdicts = [is_right(chat, text) for chat, text in zip(chats, texts, strict=True)]
-        for task in MAKERS:
-            mine = [ok for ok, name in zip(verdicts, self.tasks, strict=True) if name == task]
-            scores[f"right_{task}"] = float(np.mean(mine)) if mine else float("nan")
-        return scores
-
-
-def greedy_answers(
-    model: Model, tokenizer: Tokenizer, prompts: list[list[int]], device: torch.device
-) -> list[str]:
-    """Greedy continuations up to `<|im_end|>`, by recomputing every sequence at every token."""
-    end = tokenizer.token_to_id("<|im_end|>")
-    answers: list[list[int]] = [[] for _ in prompts]
-    # prompts of similar length together: the longest sets the cost
-    order = sorted(range(len(prompts)), key=lambda number: len(prompts[number]))
-    for at in range(0, len(order), GENERATED_TOGETHER):
-        going = order[at : at + GENERATED_TOGETHER]
-        while going:
-            rows = [prompts[number] + answers[number] for number in going]
-            for number, token in zip(going, next_tokens(model, rows, device), strict=True):
-                answers[number].append(token)
-            going = [n for n in going if answers[n][-1] != end and len(answers[n]) < LONGEST_ANSWER]
-    return [tokenizer.decode(ids, skip_special_tokens=False) for ids in answers]
-
-
-@torch.no_grad()
-def next_tokens(model: Model, rows: list[list[int]], device: torch.device) -> list[int]:
-    """The argmax after each of `rows`, which may differ in length."""
-    window = model.dims.window
-    size = -(-max(map(len, rows)) // window) * window
-    padded = torch.tensor([row + [PAD_ID] * (size - len(row)) for row in rows], device=device)
-    trunk = model.trunk(padded, model.place(torch.zeros_like(padded)), sparse=True)
-    last = torch.tensor([len(row) - 1 for row in rows], device=device)
-    return trunk.logits[torch.arange(len(rows), device=device), last].argmax(-1).tolist()
-
-
-def load_tokenizer(work: Path) -> Tokenizer:
-    """The tokenizer that the data stage wrote."""
-    return Tokenizer.from_file(str(work / "tokenizer" / "tokenizer.json"))

@@ -46,6 +46,7 @@ class Stage(Protocol):
     """One stage: what it trains and what a step's loss is."""
 
     name: str
+    stream: int  # which stream of batches: two stages never see the same order
     metric_names: tuple[str, ...]
     schedule: Schedule
     parameters: Mapping[str, Tensor]
@@ -99,7 +100,7 @@ class Loop:
         *, capture: bool,
     ) -> None:  # fmt: skip
         self.stage, self.data, self.recipe, self.work = stage, data, recipe, work
-        self.inputs = Inputs.empty(recipe.rows, device)
+        self.inputs = Inputs.empty(stage.schedule.rows, device)
         for p in stage.parameters.values():
             p.requires_grad_(True)
         self.optimizer = Optimizer(
@@ -172,14 +173,14 @@ class Loop:
                     row |= self.stage.evaluate()
                 self.curve.append(row)
                 rate = (self.step - first) / (time.monotonic() - begun)
-                _print_row(self.stage.name, row, schedule.steps, rate, recipe)
+                _print_row(self.stage.name, row, schedule, rate)
             if self.step % recipe.save_every == 0 or self.step == last:
                 self.save()
 
     def _one_step(self, schedule: Schedule) -> None:
         recipe, inputs = self.recipe, self.inputs
-        seed = recipe.seed if self.stage.name == "trunk" else recipe.seed + 1
-        batch = batch_at(self.data, seed, self.step, recipe.rows, recipe.chat_rows)
+        seed = recipe.seed + self.stage.stream
+        batch = batch_at(self.data, seed, self.step, schedule.rows, schedule.chat_rows)
         inputs.tokens.copy_(torch.from_numpy(batch.tokens))
         inputs.starts.copy_(torch.from_numpy(batch.starts))
         inputs.weights.copy_(torch.from_numpy(batch.weights))
@@ -211,9 +212,9 @@ def _write_csv(path: Path, rows: Iterable[dict[str, float]]) -> None:
         writer.writerows({k: f"{v:.5g}" for k, v in row.items()} for row in rows)
 
 
-def _print_row(name: str, row: dict[str, float], steps: int, rate: float, recipe: Recipe) -> None:
-    left = (steps - row["step"]) / rate
+def _print_row(name: str, row: dict[str, float], schedule: Schedule, rate: float) -> None:
+    left = (schedule.steps - row["step"]) / rate
     values = "  ".join(f"{k} {v:.3f}" for k, v in row.items() if k != "step")
-    speed = f"{rate * recipe.rows * ROW:,.0f} tok/s  {left / 60:.1f} min left"
-    sys.stdout.write(f"{name} {row['step']:.0f}/{steps}  {speed}  {values}\n")
+    speed = f"{rate * schedule.rows * ROW:,.0f} tok/s  {left / 60:.1f} min left"
+    sys.stdout.write(f"{name} {row['step']:.0f}/{schedule.steps}  {speed}  {values}\n")
     sys.stdout.flush()

@@ -111,16 +111,20 @@ class Model:
         k = apply_rope(self._norm(k, prefix + "k_norm.weight"), *table)
         report = None
         if full:
-            start = prefix + "sparse_indexer_"
-            own = {n[len(start) :]: p for n, p in self.parameters.items() if n.startswith(start)}
-            own = {n: p if "norm" in n else p.to(BF16) for n, p in own.items()}
-            scores = region_scores(h_BTH.detach(), own, place, dims)
+            scores = self.region_scores(h_BTH.detach(), layer, place)
             out, report = full_attention(q, k, v, scores, place.starts_BT, dims, sparse=sparse)
         else:
             out = sliding_attention(q, k, v, place.starts_BT, dims.window)
         gate = torch.sigmoid(self._linear(h_BTH, prefix + "g_proj.weight").float()).to(BF16)
         out = (out.float() * gate.float().unsqueeze(-1)).to(BF16)
         return self._linear(out.flatten(2), prefix + "o_proj.weight").float(), report
+
+    def region_scores(self, h_BTH: Tensor, layer: int, place: Place) -> Tensor:
+        """The indexer's scores of a full layer, float32 [B, G, T, R]."""
+        start = f"model.layers.{layer}.self_attn.sparse_indexer_"
+        own = {n[len(start) :]: p for n, p in self.parameters.items() if n.startswith(start)}
+        own = {n: p if "norm" in n else p.to(BF16) for n, p in own.items()}
+        return region_scores(h_BTH, own, place, self.dims)
 
     def _dense(self, h: Tensor, prefix: str) -> Tensor:
         gate, up = (self._linear(h, f"{prefix}.{x}_proj.weight") for x in ("gate", "up"))

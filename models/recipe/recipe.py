@@ -10,9 +10,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Steps and learning rates of one stage: linear warm-up, constant, linear decay to zero."""
+    """Steps, rows a batch (chat rows among them) and learning rates of one stage.
+
+    The rates rise linearly, stay, and fall linearly to zero.
+    """
 
     steps: int
+    rows: int
+    chat_rows: int
     muon_rate: float
     adam_rate: float
     warm_up: int = 100
@@ -30,15 +35,26 @@ class Recipe:
     """The defaults trained the shipped weights."""
 
     seed: int = 1
-    rows: int = 8
-    chat_rows: int = 4
-    trunk: Schedule = Schedule(steps=5500, muon_rate=0.02, adam_rate=3e-3)
-    distil: Schedule = Schedule(steps=1500, muon_rate=0.02, adam_rate=2e-3, decay_share=0.8)
+    trunk: Schedule = Schedule(steps=5500, rows=8, chat_rows=4, muon_rate=0.02, adam_rate=3e-3)
+    distil: Schedule = Schedule(
+        steps=1800, rows=8, chat_rows=4, muon_rate=0.02, adam_rate=2e-3, decay_share=0.8
+    )
+    align: Schedule = Schedule(
+        steps=400,
+        rows=4,
+        chat_rows=1,
+        muon_rate=0.004,
+        adam_rate=6e-4,
+        warm_up=20,
+        decay_share=0.9,
+    )
     embedding_factor: float = 3.0
     weight_decay: float = 0.05
     bias_rate: float = 1e-3
     sparse_from: float = 0.3  # share of the trunk's steps before attention turns region-sparse
     quantise_from: float = 0.85  # share of the trunk's steps before experts are rounded to NVFP4
+    draft_weight: float = 0.5  # align: the drafts' loss beside the next-token loss
+    pull_weight: float = 1.0  # align: the backbone's pull towards its drafts
     report_every: int = 20
     evaluate_every: int = 500
     save_every: int = 250
@@ -68,6 +84,7 @@ class Recipe:
             self,
             trunk=dataclasses.replace(self.trunk, steps=16, warm_up=4),
             distil=dataclasses.replace(self.distil, steps=8, warm_up=4),
+            align=dataclasses.replace(self.align, steps=8, warm_up=4),
             quantise_from=0.7,
             report_every=4,
             evaluate_every=8,

@@ -27,6 +27,7 @@ class TrunkStage:
     """Trains everything but the MTP layers."""
 
     name = "trunk"
+    stream = 0
     metric_names: tuple[str, ...] = ("library", "answers", "indexer", "recall", "random", "busiest")
 
     def __init__(self, model: Model, recipe: Recipe, evaluator: Evaluator) -> None:
@@ -53,7 +54,7 @@ class TrunkStage:
         main = (nll * inputs.weights).sum() / inputs.weights.sum()
         reports = trunk.indexers
         indexer = torch.stack([report.loss for report in reports]).mean()
-        library = self.recipe.rows - self.recipe.chat_rows
+        library = self.schedule.rows - self.schedule.chat_rows
         answers = inputs.weights == ANSWER_WEIGHT
         parts = [
             nll[:library].mean(),

@@ -43,8 +43,9 @@ def data() -> Data:
 
 
 def tiny_loop(data: Data, work: Path) -> Loop:
-    recipe = Recipe(rows=2, chat_rows=1, save_every=1, report_every=2)
-    recipe = dataclasses.replace(recipe, trunk=dataclasses.replace(recipe.trunk, steps=6))
+    recipe = Recipe(save_every=1, report_every=2)
+    trunk = dataclasses.replace(recipe.trunk, steps=6, rows=2, chat_rows=1)
+    recipe = dataclasses.replace(recipe, trunk=trunk)
     model = Model(TINY, initial_parameters(TINY, 0), CPU)
     stage = TrunkStage(model, recipe, NoScores())  # pyright: ignore[reportArgumentType]
     return Loop(stage, data, recipe, work, CPU, capture=False)
