@@ -1,22 +1,17 @@
 """Opening and loading: every format and spelling gives the same model, mapped and not copied."""
 
-import dataclasses
-import json
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
-from torch import Tensor
 
 from graphs.checkpoint import Checkpoint
 from graphs.formats import Bf16Experts, ExpertMatrix, Fp8Experts, Nvfp4Experts
 from graphs.weights import DenseWeights, LayerWeights, MoeWeights
 from tests.graphs import variants
-from tests.graphs.variants import FORMATS, GOLDEN
+from tests.graphs.variants import FORMATS, GOLDEN, load
 
 MTP = (8, 9, 10)
 
@@ -26,39 +21,6 @@ def _notes_are_errors() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
-
-
-def flat(value: Any, prefix: str = "") -> dict[str, Tensor]:
-    """Dotted field path -> tensor, over nested dataclasses and tuples."""
-    if isinstance(value, Tensor):
-        return {prefix: value}
-    found: dict[str, Tensor] = {}
-    if dataclasses.is_dataclass(value):
-        members = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
-    elif isinstance(value, tuple):
-        members = [(str(index), item) for index, item in enumerate(value)]
-    else:
-        members = []
-    for name, member in members:
-        found |= flat(member, f"{prefix}.{name}".removeprefix("."))
-    return found
-
-
-def assert_byte_equal(one: Any, two: Any) -> None:
-    first, second = flat(one), flat(two)
-    assert first.keys() == second.keys()
-    for name, tensor in first.items():
-        other = second[name]
-        assert (tensor.dtype, tensor.shape) == (other.dtype, other.shape), name
-        same = torch.equal(
-            tensor.contiguous().view(-1).view(torch.uint8),
-            other.contiguous().view(-1).view(torch.uint8),
-        )
-        assert same, name
-
-
-def load(folder: Path) -> Any:
-    return Checkpoint.open(folder).load()
 
 
 def moe(layer: LayerWeights) -> MoeWeights:
@@ -81,7 +43,7 @@ def test_every_golden_checkpoint_loads_without_a_note(source: str) -> None:
 def test_every_field_holds_the_tensor_of_its_name() -> None:
     """Against the safetensors library and names written out here (architecture 2.1)."""
     stored = variants.read_all(GOLDEN / "bf16")
-    weights = flat(load(GOLDEN / "bf16"))
+    weights = variants.flat(load(GOLDEN / "bf16"))
     layer = {
         "input_norm": "input_layernorm.weight",
         "post_norm": "post_attention_layernorm.weight",
@@ -150,7 +112,7 @@ def test_experts_stay_in_their_stored_precision(
 
 
 def test_b8_packed_and_per_expert_files_load_byte_equal() -> None:
-    assert_byte_equal(load(GOLDEN / "nvfp4-packed"), load(GOLDEN / "nvfp4-per-expert"))
+    variants.assert_byte_equal(load(GOLDEN / "nvfp4-packed"), load(GOLDEN / "nvfp4-per-expert"))
 
 
 def to_compressed(tensors: variants.Tensors) -> variants.Tensors:
@@ -181,7 +143,7 @@ def test_b4_compressed_tensors_global_scale_is_a_divisor(tmp_path: Path) -> None
     variants.edit_tensors(compressed, powers)
     variants.edit_tensors(compressed, to_compressed)
     assert any(name.endswith("weight_packed") for name in variants.weight_map(compressed))
-    assert_byte_equal(load(modelopt), load(compressed))
+    variants.assert_byte_equal(load(modelopt), load(compressed))
 
 
 PREFIXES: dict[str, Callable[[str], str]] = {
@@ -205,7 +167,7 @@ def test_every_name_spelling_loads_the_same_model(tmp_path: Path, spelling: str)
     before = set(variants.weight_map(folder))
     variants.rename(folder, PREFIXES[spelling])
     assert set(variants.weight_map(folder)) != before
-    assert_byte_equal(load(folder), load(GOLDEN / "bf16"))
+    variants.assert_byte_equal(load(folder), load(GOLDEN / "bf16"))
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (16,)])
@@ -228,7 +190,7 @@ def test_per_expert_scales_may_be_one_element_vectors(tmp_path: Path) -> None:
 
     folder = variants.copy(tmp_path / "variant", "nvfp4-per-expert")
     variants.edit_tensors(folder, change)
-    assert_byte_equal(load(folder), load(GOLDEN / "nvfp4-packed"))
+    variants.assert_byte_equal(load(folder), load(GOLDEN / "nvfp4-packed"))
 
 
 def test_per_expert_bf16_and_fp8_load_as_their_packed_forms(tmp_path: Path) -> None:
@@ -245,7 +207,7 @@ def test_per_expert_bf16_and_fp8_load_as_their_packed_forms(tmp_path: Path) -> N
 
     folder = variants.copy(tmp_path / "variant", "fp8")
     variants.edit_tensors(folder, split)
-    assert_byte_equal(load(folder), load(GOLDEN / "fp8"))
+    variants.assert_byte_equal(load(folder), load(GOLDEN / "fp8"))
 
 
 def test_fp8_blocks_may_be_ragged_on_disk(tmp_path: Path) -> None:
@@ -275,74 +237,3 @@ def test_norms_stored_in_bf16_are_widened(tmp_path: Path) -> None:
     assert norm.dtype == torch.float32
     wanted = variants.read_all(GOLDEN / "bf16")["model.layers.0.input_layernorm.weight"]
     assert torch.equal(norm, wanted.bfloat16().float())
-
-
-def test_tensors_are_views_of_the_mapped_file() -> None:
-    """No copy: each storage is as large as the file the tensor lies in, and files are shared."""
-    folder = GOLDEN / "nvfp4-packed"
-    routed = moe(Checkpoint.open(folder).load_layer(2))
-    size = (folder / "model-layer-002.safetensors").stat().st_size
-    views = [tensor for tensor in flat(routed).values() if tensor.dtype != torch.float32]
-    for tensor in (*views, routed.router_bias):
-        assert tensor.untyped_storage().nbytes() == size
-    assert len({tensor.untyped_storage().data_ptr() for tensor in views}) == 1
-
-
-def test_writing_to_a_loaded_tensor_does_not_change_the_file(tmp_path: Path) -> None:
-    folder = variants.copy(tmp_path / "variant", "bf16")
-    load(folder).embed.fill_(7)
-    assert torch.equal(load(folder).embed, load(GOLDEN / "bf16").embed)
-
-
-def test_misaligned_tensors_are_read_right(tmp_path: Path) -> None:
-    """A header whose length is odd shifts every tensor off its alignment."""
-    folder = variants.copy(tmp_path / "variant", "nvfp4-packed")
-    for path in folder.glob("*.safetensors"):
-        data = path.read_bytes()
-        length = int.from_bytes(data[:8], "little")
-        header = data[8 : 8 + length].rstrip() + b" "
-        header += b" " * (1 - len(header) % 2)
-        path.write_bytes(len(header).to_bytes(8, "little") + header + data[8 + length :])
-    assert_byte_equal(load(folder), load(GOLDEN / "nvfp4-packed"))
-
-
-def test_one_file_without_an_index_is_its_own_index(tmp_path: Path) -> None:
-    folder = tmp_path / "single"
-    folder.mkdir()
-    save_file(variants.read_all(GOLDEN / "bf16"), folder / "model.safetensors")
-    (folder / "config.json").write_bytes((GOLDEN / "bf16" / "config.json").read_bytes())
-    assert_byte_equal(load(folder), load(GOLDEN / "bf16"))
-
-
-def test_shards_may_be_links_as_download_caches_make_them(tmp_path: Path) -> None:
-    blobs = variants.copy(tmp_path / "blobs", "bf16")
-    folder = tmp_path / "snapshot"
-    folder.mkdir()
-    for path in blobs.iterdir():
-        (folder / path.name).symlink_to(Path("..") / "blobs" / path.name)
-    assert_byte_equal(load(folder), load(GOLDEN / "bf16"))
-
-
-def test_opening_reads_headers_only(tmp_path: Path) -> None:
-    """Garbage data changes nothing about opening: no value is looked at."""
-    folder = variants.copy(tmp_path / "variant", "nvfp4-packed")
-    for path in folder.glob("*.safetensors"):
-        data = path.read_bytes()
-        start = 8 + int.from_bytes(data[:8], "little")
-        path.write_bytes(data[:start] + b"\xff" * (len(data) - start))
-    assert (
-        Checkpoint.open(folder).tensors.keys()
-        == Checkpoint.open(GOLDEN / "nvfp4-packed").tensors.keys()
-    )
-
-
-def test_hf_quant_config_alone_is_enough(tmp_path: Path) -> None:
-    folder = variants.copy(tmp_path / "variant", "nvfp4-packed")
-    variants.edit_config(folder, lambda config: config.pop("quantization_config"))
-    assert Checkpoint.open(folder).notes == ()
-
-
-def test_index_metadata_may_be_absent(tmp_path: Path) -> None:
-    folder = variants.copy(tmp_path / "variant", "bf16")
-    (folder / variants.INDEX).write_text(json.dumps({"weight_map": variants.weight_map(folder)}))
-    assert_byte_equal(load(folder), load(GOLDEN / "bf16"))

@@ -4,14 +4,21 @@ Knows how to rewrite a small checkpoint. Keeps true: what a test does not change
 folder, and the index lists exactly the tensors that the change left.
 """
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+from graphs.checkpoint import Checkpoint
+from graphs.errors import CheckpointError
+from graphs.weights import ModelWeights
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 INDEX = "model.safetensors.index.json"
@@ -74,3 +81,50 @@ def drop(folder: Path, *names: str) -> None:
             del tensors[name]
 
     edit_tensors(folder, remove)
+
+
+def put(folder: Path, **tensors: Any) -> None:
+    """Set or add tensors, `__` in a keyword standing for a dot."""
+    named = {name.replace("__", "."): tensor for name, tensor in tensors.items()}
+    edit_tensors(folder, lambda every: every.update(named))
+
+
+def refused(folder: Path, *words: str) -> None:
+    """Opening or loading raises CheckpointError whose message holds every word."""
+    with pytest.raises(CheckpointError) as caught:
+        Checkpoint.open(folder).load()
+    for word in words:
+        assert word in str(caught.value)
+
+
+def flat(value: Any, prefix: str = "") -> dict[str, Tensor]:
+    """Dotted field path -> tensor, over nested dataclasses and tuples."""
+    if isinstance(value, Tensor):
+        return {prefix: value}
+    found: dict[str, Tensor] = {}
+    if dataclasses.is_dataclass(value):
+        members = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+    elif isinstance(value, tuple):
+        members = [(str(index), item) for index, item in enumerate(value)]
+    else:
+        members = []
+    for name, member in members:
+        found |= flat(member, f"{prefix}.{name}".removeprefix("."))
+    return found
+
+
+def assert_byte_equal(one: Any, two: Any) -> None:
+    first, second = flat(one), flat(two)
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        other = second[name]
+        assert (tensor.dtype, tensor.shape) == (other.dtype, other.shape), name
+        same = torch.equal(
+            tensor.contiguous().view(-1).view(torch.uint8),
+            other.contiguous().view(-1).view(torch.uint8),
+        )
+        assert same, name
+
+
+def load(folder: Path) -> ModelWeights:
+    return Checkpoint.open(folder).load()
