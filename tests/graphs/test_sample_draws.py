@@ -10,10 +10,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from graphs.ops.sample import first_argmax, gumbel, sample
-from tests.fit import p_value
+from tests.fit import filtered, p_value
 from tests.graphs.test_sample import pick, rows
 
 COUNT = 20_000
@@ -29,23 +28,12 @@ FILTERS: dict[str, dict[str, float]] = {
 }
 
 
-def target(logits: Tensor, **given: float) -> Tensor:
-    """The distribution after the filters, in float64."""
-    of = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, **given}
-    p, order = torch.softmax(logits.double() / of["temperature"], dim=0).sort(descending=True)
-    p = torch.where(p >= of["min_p"] * p[0], p, 0)
-    p[int(of["top_k"]) or len(p) :] = 0
-    p /= p.sum()
-    p = torch.where(p.cumsum(0) - p < of["top_p"], p, 0)
-    return torch.zeros_like(p).scatter(0, order, p / p.sum())
-
-
 @pytest.mark.parametrize("varied", ["seed", "position", "choice"])
 @pytest.mark.parametrize("filters", FILTERS)
 def test_frequencies(filters: str, varied: str) -> None:
     keys = rows(COUNT, **FILTERS[filters], **{varied: list(range(COUNT))})
     counts = torch.bincount(sample(LOGITS.expand(COUNT, -1), keys), minlength=len(LOGITS))
-    assert p_value(counts, target(LOGITS, **FILTERS[filters])) > 0.01
+    assert p_value(counts, filtered(LOGITS, **FILTERS[filters])) > 0.01
 
 
 def test_the_frequencies_tell_filters_apart() -> None:
@@ -54,8 +42,8 @@ def test_the_frequencies_tell_filters_apart() -> None:
     counts = torch.bincount(sample(LOGITS.expand(COUNT, -1), keys), minlength=len(LOGITS))
     for name, wrong in FILTERS.items():
         if name != "plain":
-            assert p_value(counts, target(LOGITS, **wrong)) < 1e-6
-    assert p_value(counts, target(LOGITS, temperature=1.1)) < 1e-6
+            assert p_value(counts, filtered(LOGITS, **wrong)) < 1e-6
+    assert p_value(counts, filtered(LOGITS, temperature=1.1)) < 1e-6
 
 
 MANY = 64
