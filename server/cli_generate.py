@@ -21,6 +21,7 @@ from server.cli_output import JsonOutput, Output, TextOutput
 from server.errors import fail, user_errors
 
 STDIN = "-"
+TURN, TURN_END = "<|im_start|>", "<|im_end|>"  # architecture 7.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,9 +124,10 @@ def _prompt_text(options: GenerateOptions, tokenizer: Tokenizer) -> tuple[str, s
     chat = parse_chat(_read(options.chat))
     special_tokens = {"bos_token": tokenizer.bos_token}
     template = ChatTemplate.open(options.checkpoint, special_tokens=special_tokens)
-    last = chat.messages[-1]
-    shown = f"{last['role']}: {last.get('content')}\n\nassistant: "
-    return template.render(chat), shown
+    text = template.render(chat)
+    # The last two turns as the model sees them: what was said, and how the answer is opened.
+    *_, last, answer = ("", *text.split(TURN))
+    return text, last.replace(TURN_END, "\n") + answer
 
 
 def _read(source: str) -> str:

@@ -106,7 +106,7 @@ def test_chat(checkpoint: Path, tmp_path: Path, source: str) -> None:
             "generate", checkpoint, "--chat", "-", "--max-tokens", 5, stdin=path.read_bytes()
         )
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("user: hello\n\nassistant: ")
+    assert result.stdout.startswith("user\nhello\n\nassistant\n<think>\n")
 
 
 def test_a_missing_mtp_shard_runs_only_when_plain_decoding_is_asked_for(tmp_path: Path) -> None:
