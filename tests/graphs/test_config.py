@@ -117,6 +117,11 @@ def test_a_relative_may_be_nested_and_step3p7() -> None:
     assert parse(nested(relative())) == parse(relative())
 
 
+def test_the_heads_of_sliding_layers_may_have_a_key_of_their_own() -> None:
+    change = put(attention_other_setting=None, num_sliding_attention_heads=96)
+    assert parse(edited(change, relative)) == parse(relative())
+
+
 def flat(config: Json) -> Json:
     """The text keys at top level, as in text-only uploads."""
     top = {k: v for k, v in config.items() if k not in ("text_config", "architectures")}
