@@ -15,6 +15,8 @@ from graphs.layers.mlp import swiglu
 
 BLOCK = 16
 E2M1_MAX, E4M3_MAX = 6.0, 448.0
+# the CPU library compiles a kernel for every new row count: few counts, few compilations
+ROWS_STEP = 128
 
 
 def route(
@@ -43,8 +45,9 @@ def _by_sorted_loop(
     rows = order // chosen
     outs = []
     for expert, x in enumerate(h_MH[rows].split(counts)):
+        x = F.pad(x, (0, 0, 0, -len(x) % ROWS_STEP))
         act = swiglu(F.linear(x, gate_EFH[expert]), F.linear(x, up_EFH[expert]), limit)
-        outs.append(F.linear(act, down_EHF[expert]))
+        outs.append(F.linear(act, down_EHF[expert])[: counts[expert]])
     weighted = torch.cat(outs).float() * weights_MK.flatten()[order, None]
     return torch.zeros_like(h_MH, dtype=torch.float32).index_add(0, rows, weighted)
 

@@ -169,7 +169,7 @@ class Loop:
             done = self.step == schedule.steps
             if self.step % recipe.report_every == 0 or done:
                 row = self._read_metrics()
-                if self.step % recipe.evaluate_every == 0 or done:
+                if self.step % schedule.evaluate_every == 0 or done:
                     row |= self.stage.evaluate()
                 self.curve.append(row)
                 rate = (self.step - first) / (time.monotonic() - begun)

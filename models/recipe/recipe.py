@@ -22,6 +22,7 @@ class Schedule:
     adam_rate: float
     warm_up: int = 100
     decay_share: float = 0.5
+    evaluate_every: int = 500
 
     def factor(self, step: int) -> float:
         """What step `step` (from 0) multiplies the rates by."""
@@ -47,6 +48,7 @@ class Recipe:
         adam_rate=6e-4,
         warm_up=20,
         decay_share=0.9,
+        evaluate_every=100,
     )
     embedding_factor: float = 3.0
     weight_decay: float = 0.05
@@ -56,7 +58,6 @@ class Recipe:
     draft_weight: float = 0.5  # align: the drafts' loss beside the next-token loss
     pull_weight: float = 1.0  # align: the backbone's pull towards its drafts
     report_every: int = 20
-    evaluate_every: int = 500
     save_every: int = 250
 
     def with_changes(self, changes: dict[str, str]) -> "Recipe":
@@ -82,11 +83,10 @@ class Recipe:
         """A few steps of everything: shows that the recipe runs, trains nothing."""
         return dataclasses.replace(
             self,
-            trunk=dataclasses.replace(self.trunk, steps=16, warm_up=4),
+            trunk=dataclasses.replace(self.trunk, steps=16, warm_up=4, evaluate_every=8),
             distil=dataclasses.replace(self.distil, steps=8, warm_up=4),
             align=dataclasses.replace(self.align, steps=8, warm_up=4),
             quantise_from=0.7,
             report_every=4,
-            evaluate_every=8,
             save_every=8,
         )
