@@ -61,6 +61,9 @@ class Engine:
                 f"draft_tokens = {draft_tokens}: this model has {len(weights.mtp)} MTP layers "
                 f"loaded, so 0 to {len(weights.mtp)} tokens can be drafted a step"
             )
+        # A step here is thousands of small operations: a second thread gains nothing alone and, beside
+        # another busy process, waits in barriers for 20 times as long.
+        torch.set_num_threads(1)
         act = DTYPES[precision]
         self.config, self.weights = config, weights
         self.draft_tokens, self.context, self.chunk = draft_tokens, context, chunk
