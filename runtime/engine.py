@@ -61,8 +61,8 @@ class Engine:
                 f"draft_tokens = {draft_tokens}: this model has {len(weights.mtp)} MTP layers "
                 f"loaded, so 0 to {len(weights.mtp)} tokens can be drafted a step"
             )
-        # A step here is thousands of small operations: a second thread gains nothing alone and, beside
-        # another busy process, waits in barriers for 20 times as long.
+        # A step is thousands of small operations: a second thread gains nothing alone and, beside
+        # another busy process, makes each of them wait in a barrier, 20 times as long in all.
         torch.set_num_threads(1)
         act = DTYPES[precision]
         self.config, self.weights = config, weights
