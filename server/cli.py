@@ -6,7 +6,6 @@ torch. Keeps true: exit code 2 and one message for anything a user can get wrong
 
 import io
 import json
-import os
 import sys
 import warnings
 from enum import StrEnum
@@ -111,9 +110,6 @@ def inspect_command(
 
 def main() -> None:
     """The console script."""
-    # OpenMP reads this when torch is first imported. Its default, spinning threads, makes decoding
-    # eight times slower as soon as another program wants one of the cores.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Text is UTF-8 whatever the locale says, and warnings are for users, not for developers.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
