@@ -7,6 +7,7 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from runtime.engine import Engine
 from runtime.request import SamplingParams
 from runtime.tokenizer import Tokenizer
 from tests.bench.prompts import prompts
-from tests.bench.report import Start, render
+from tests.bench.report import Memory, Start, render
 from tests.bench.speed import Speed, measure
+from tests.server.tiny_checkpoint import write_checkpoint
 
 ROOT = Path(__file__).parents[2]
 NANO = ROOT / "models" / "step5-nano"
@@ -48,9 +50,9 @@ def speeds(folder: Path, *, rounds: int, tokens: int) -> dict[str, list[Speed]]:
     }
 
 
-def child(*arguments: object) -> dict[str, float]:
+def child(folder: Path) -> dict[str, float]:
     """Run tests.bench.start and read what it measured."""
-    command = [sys.executable, "-m", "tests.bench.start", *(str(a) for a in arguments)]
+    command = [sys.executable, "-m", "tests.bench.start", str(folder)]
     return json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)
 
 
@@ -63,11 +65,21 @@ def starts(folder: Path, *, repeats: int) -> Start:
         runs.append(child(folder))
         process_s.append(time.perf_counter() - begin)
         say(f"start: {number + 1} of {repeats}")
+    with tempfile.TemporaryDirectory() as scratch:
+        tiny = write_checkpoint(Path(scratch) / "tiny")
+        tiny_runs = [child(tiny) for _ in range(repeats)]
     return Start(
         process_s=process_s,
         first_token_s=[run["first_token_s"] for run in runs],
+        model=memory_of(runs),
+        tiny=memory_of(tiny_runs),
+    )
+
+
+def memory_of(runs: list[dict[str, float]]) -> Memory:
+    """The typical peak; the sizes are the same in every run."""
+    return Memory(
         peak_bytes=int(statistics.median(run["peak_bytes"] for run in runs)),
-        idle_bytes=int(child(folder, "idle")["peak_bytes"]),
         checkpoint_bytes=int(runs[0]["checkpoint_bytes"]),
         state_bytes=int(runs[0]["state_bytes"]),
     )

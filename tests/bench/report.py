@@ -14,18 +14,31 @@ from pathlib import Path
 import torch
 
 from tests.bench.speed import Speed
+from tests.bench.start import CONTEXT, GENERATED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Of one process: its peak, and what it had to hold."""
+
+    peak_bytes: int
+    checkpoint_bytes: int
+    state_bytes: int
+
+    @property
+    def needed_bytes(self) -> int:
+        return self.checkpoint_bytes + self.state_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """Start-up and memory of fresh processes; `process_s` counts the interpreter and imports."""
+    """Fresh processes; `process_s` counts the interpreter and its imports. `tiny` ran the golden
+    checkpoint, so its peak beyond its own bytes is Python, torch and what they keep."""
 
     process_s: list[float]
     first_token_s: list[float]
-    peak_bytes: int
-    idle_bytes: int
-    checkpoint_bytes: int
-    state_bytes: int
+    model: Memory
+    tiny: Memory
 
 
 def spread(values: Sequence[float], digits: int) -> str:
@@ -41,7 +54,7 @@ def machine() -> str:
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     cpu = names[0] if names else platform.processor() or platform.machine()
     return (
-        f"{cpu}, {os.cpu_count()} cores seen, {torch.get_num_threads()} threads, "
+        f"{cpu}, {os.cpu_count()} cores seen, "
         f"Python {platform.python_version()}, torch {torch.__version__}, "
         f"{datetime.now(UTC):%Y-%m-%d}"
     )
@@ -63,16 +76,22 @@ def speed_table(kind: str, speeds: Sequence[Speed]) -> list[str]:
 
 def memory_rows(start: Start) -> list[str]:
     """The model's share of memory against what it has to hold."""
-    grown = start.peak_bytes - start.idle_bytes
-    needed = start.checkpoint_bytes + start.state_bytes
+    model, tiny = start.model, start.tiny
+    libraries = tiny.peak_bytes - tiny.needed_bytes
+    share = model.peak_bytes - libraries
     return [
-        f"| checkpoint | {start.checkpoint_bytes / 1e6:.1f} MB |",
-        f"| state ({4096} positions) | {start.state_bytes / 1e6:.1f} MB |",
-        f"| peak of the process | {start.peak_bytes / 1e6:.1f} MB |",
-        f"| of that, Python and its libraries before a model is opened "
-        f"| {start.idle_bytes / 1e6:.1f} MB |",
-        f"| the rest over checkpoint + state | {grown / needed:.2f} |",
+        f"| checkpoint | {megabytes(model.checkpoint_bytes)} |",
+        f"| state ({CONTEXT} positions) | {megabytes(model.state_bytes)} |",
+        f"| peak of the process | {megabytes(model.peak_bytes)} |",
+        f"| of that, Python and torch, found with a tiny checkpoint | {megabytes(libraries)} |",
+        f"| the rest | {megabytes(share)} |",
+        f"| the rest over checkpoint + state | {share / model.needed_bytes:.2f} |",
     ]
+
+
+def megabytes(count: int) -> str:
+    """Decimal, as inspect shows sizes."""
+    return f"{count / 1e6:.1f} MB"
 
 
 def render(speeds: dict[str, list[Speed]], start: Start, *, rounds: int, tokens: int) -> str:
@@ -105,7 +124,7 @@ def render(speeds: dict[str, list[Speed]], start: Start, *, rounds: int, tokens:
             "| | seconds |",
             "|---|---|",
             f"| opening the checkpoint to the first token | {spread(start.first_token_s, 2)} |",
-            f"| starting Python to the end of {64} tokens | {spread(start.process_s, 2)} |",
+            f"| starting Python to the end of {GENERATED} tokens | {spread(start.process_s, 2)} |",
             "",
             "## Memory",
             "",

@@ -1,7 +1,7 @@
-"""Start-up and memory of one process: `python -m tests.bench.start CHECKPOINT [idle]`.
+"""Start-up and memory of one process: `python -m tests.bench.start CHECKPOINT`.
 
-Measured in a process of its own, since a warm one has its libraries and caches loaded. With `idle`
-it only imports, which gives the memory that is not the model's. Prints one JSON object.
+Measured in a process of its own, since a warm one has its libraries and caches loaded. Prints one
+JSON object. What the libraries take is found by running a tiny checkpoint the same way.
 """
 
 import json
@@ -15,7 +15,7 @@ from runtime.generate import generate
 from runtime.request import SamplingParams
 from runtime.tokenizer import Tokenizer
 
-TOKENS = 64
+GENERATED = 64
 CONTEXT = 4096
 
 
@@ -34,7 +34,7 @@ def run(folder: Path) -> dict[str, float]:
     config = checkpoint.config
     tokenizer = Tokenizer.open(folder, vocab_size=config.vocab_size, bos_id=config.bos_id)
     engine = Engine(config, checkpoint.load(), context=CONTEXT)
-    params = SamplingParams(max_tokens=TOKENS, ignore_eos=True)
+    params = SamplingParams(max_tokens=GENERATED, ignore_eos=True)
     steps = generate(engine, tokenizer.encode("def read_lines(path):\n"), params)
     next(steps)
     first_token = time.perf_counter() - start
@@ -49,9 +49,7 @@ def run(folder: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    folder, *idle = sys.argv[1:]
-    result = {"peak_bytes": peak_bytes()} if idle else run(Path(folder))
-    sys.stdout.write(json.dumps(result) + "\n")
+    sys.stdout.write(json.dumps(run(Path(sys.argv[1]))) + "\n")
 
 
 if __name__ == "__main__":

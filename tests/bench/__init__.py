@@ -1,1 +1,0 @@
-"""Benchmarks: what `make bench` measures and how it is written down."""
