@@ -1,0 +1,35 @@
+"""`fourstep generate` as a newcomer types it: no checkpoint named, an example chat."""
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from server.cli import app
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+
+
+def answer(name: str, *options: str) -> str:
+    """The text of the answer to an example chat."""
+    arguments = ["generate", "--chat", str(EXAMPLES / name), "--json", *options]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    *steps, done = [json.loads(line) for line in result.stdout.splitlines()]
+    assert done["finish_reason"] == "stop"
+    return "".join(step["text"] for step in steps)
+
+
+def test_the_first_question_of_a_newcomer() -> None:
+    thought, _, content = answer("hello.json").partition("</think>")
+    assert thought
+    assert "fourstep" in content
+
+
+def test_the_answer_does_not_depend_on_speculation() -> None:
+    assert answer("sort.json") == answer("sort.json", "--spec-tokens", "0")
+
+
+def test_a_tool_is_called() -> None:
+    content = answer("tool.json").partition("</think>")[2]
+    assert "<function=get_weather>\n<parameter=city>\nParis\n</parameter>" in content
