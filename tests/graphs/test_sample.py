@@ -114,11 +114,20 @@ def test_the_noise_of_neighbours_is_independent(kind: str) -> None:
     assert p_value(counts, torch.full((100,), 0.01)) > 0.01
 
 
-def test_the_noise_is_finite_for_every_word() -> None:
-    noise = gumbel(rows(2_000, seed=list(range(2_000))), 2_000)
-    assert noise.isfinite().all()
-    uniform = (torch.tensor([0, WORD - 1]).double() + 0.5) / WORD  # the ends of the words
-    assert (-torch.log(-torch.log(uniform))).float().isfinite().all()
+@pytest.mark.parametrize(
+    ("token", "position", "choice", "expected"),
+    [
+        (976, 2063040036 * WORD + 225044052, 1110677315, -math.log(math.log(2 * WORD))),
+        (2276, 79591047 * WORD + 437243620, 1633289877, math.log(2 * WORD)),
+    ],
+    ids=["word 0", "last word"],
+)
+def test_the_noise_is_finite_at_both_ends(
+    token: int, position: int, choice: int, expected: float
+) -> None:
+    """Keys whose word is 0 and 2^32 - 1, found by running Philox backwards."""
+    noise = gumbel(rows(1, position=position, choice=choice), token + 1)[0, token]
+    assert noise == pytest.approx(expected, rel=1e-6)
 
 
 def test_first_argmax() -> None:
