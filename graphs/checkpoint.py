@@ -169,7 +169,10 @@ class Checkpoint:
 def _claims(folder: Path, config: ModelConfig) -> QuantConfig | None:
     """What config.json and hf_quant_config.json together say about quantisation."""
     path = folder / "hf_quant_config.json"
-    extra = parse_quant(Keys(read_json(path), path.name)) if path.is_file() else None
+    keys = Keys(read_json(path), path.name) if path.is_file() else None
+    extra = parse_quant(keys) if keys else None
+    if keys and (unknown := keys.unread()):
+        warnings.warn(f"{path}: unknown keys ignored: {', '.join(unknown)}", stacklevel=3)
     if extra is None or config.quant is None:
         return config.quant or extra
     exclude = dict.fromkeys((*config.quant.exclude, *extra.exclude))

@@ -32,22 +32,10 @@ EXCLUDE_KEYS = ("ignore", "exclude_modules", "modules_to_not_convert")
 # here.
 IRRELEVANT = (
     *("architectures", "auto_map", "torch_dtype", "dtype", "transformers_version", "use_cache"),
-    *(
-        "initializer_range",
-        "pad_token_id",
-        "attention_dropout",
-        "output_router_logits",
-        "hidden_act",
-    ),
+    *("initializer_range", "pad_token_id", "attention_dropout", "output_router_logits"),
     *("understand_projector_stride", "image_token_len", "patch_token_len", "im_start_token"),
     *("im_end_token", "im_patch_token", "use_im_start_end", "vision_select_layer"),
-    *(
-        "max_seq_len",
-        "_name_or_path",
-        "tokenizer_class",
-        "sliding_window_pattern",
-        "layer_norm_eps",
-    ),
+    *("max_seq_len", "_name_or_path", "tokenizer_class"),
 )
 
 
@@ -97,6 +85,8 @@ def _parse_text(text: Keys, *, ssmax: bool) -> ModelConfig:
     text.only("use_head_wise_attn_gate", True)
     text.only("attention_bias", False)
     text.only("mlp_bias", False)
+    text.one_of("hidden_act", ("silu", "swish"))
+    text.only("layer_norm_eps", 1e-5)
     text.only("tie_word_embeddings", False)
     text.only("norm_dtype", "float32")
     text.only("zero_centered", True)

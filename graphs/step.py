@@ -189,7 +189,7 @@ def slot_rows(
 ) -> Rows:
     """Flatten [S, W] rows; those not in use or before position 0 become padding."""
     slot_SW = slot_S[:, None].expand_as(position_SW)
-    valid_SW = (slot_SW < state.slots) & (position_SW >= 0)
+    valid_SW = (slot_SW >= 0) & (slot_SW < state.slots) & (position_SW >= 0)
     if in_use_SW is not None:
         valid_SW = valid_SW & in_use_SW
     return Rows(

@@ -39,10 +39,7 @@ def parse_chat(text: str) -> Chat:
     Raises ChatError naming the field. Tool-call arguments may be JSON text, as chat interfaces
     write them, or an object; a template always sees the object.
     """
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ChatError(f"the chat is not JSON: {error}") from error
+    value = _parse_json(text, "the chat")
     if isinstance(value, list):
         value = {"messages": value}
     fields = _object(value, "the chat")
@@ -62,6 +59,13 @@ def parse_chat(text: str) -> Chat:
         ),
         reasoning_effort=effort,
     )
+
+
+def _parse_json(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:  # also numbers and nesting that Python refuses
+        raise ChatError(f"{where}: is not JSON: {error}") from error
 
 
 def _object(value: object, where: str) -> Json:
@@ -108,10 +112,9 @@ def _call(value: object, where: str) -> Json:
     function = _object(call.get("function", call), f"{where}.function")
     arguments = function.get("arguments", {})
     if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments or "{}")
-        except json.JSONDecodeError as error:
-            raise ChatError(f"{where}.function.arguments: is not JSON: {error}") from error
+        arguments = _parse_json(arguments or "{}", f"{where}.function.arguments")
+    if not isinstance(function.get("name"), str) or not function["name"]:
+        raise ChatError(f"{where}.function.name: expected text")
     function = function | {"arguments": _object(arguments, f"{where}.function.arguments")}
     return call | {"function": function} if "function" in call else function
 
@@ -186,6 +189,6 @@ class ChatTemplate:
             variables["reasoning_effort"] = chat.reasoning_effort
         try:
             return self._template.render(variables)
-        except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
-            # Filters and operators of the template language raise plain Python errors.
+        except Exception as error:
+            # A template is a program of the checkpoint's: whatever it raises is its fault.
             raise ChatError(f"chat template: {error}") from error

@@ -39,7 +39,7 @@ class Engine:
     """Eager engines of one model over one state.
 
     `draft_tokens` is K, 0 to the number of MTP layers. `context` counts positions a request may
-    use, drafts included; `chunk` is the prefill row count.
+    use, prompt and answer together; `chunk` is the prefill row count.
     Raises ValueError when K exceeds what the checkpoint can draft.
     """
 
@@ -64,16 +64,21 @@ class Engine:
         # A step is thousands of small operations: a second thread gains nothing alone and, beside
         # another busy process, makes each of them wait in a barrier, 20 times as long in all.
         torch.set_num_threads(1)
+        for name, value in (("context", context), ("chunk", chunk), ("slots", slots)):
+            if value < 1:
+                raise ValueError(f"{name} = {value}: must be at least 1")
         act = DTYPES[precision]
+        # The last windows of a request that fills the context reach past it; never emitted.
+        reach = context + draft_tokens
         self.config, self.weights = config, weights
         self.draft_tokens, self.context, self.chunk = draft_tokens, context, chunk
-        plan = BlockPlan.of(config, context=context, largest_call=max(chunk, 1 + draft_tokens))
+        plan = BlockPlan.of(config, context=reach, largest_call=max(chunk, 1 + draft_tokens))
         self.state = make_state(
             config,
             slots=slots,
             full_blocks=slots * plan.full,
             sliding_blocks=slots * plan.sliding,
-            context=context,
+            context=reach,
             draft_tokens=draft_tokens,
             dtype=act,
             device=weights.embed.device,

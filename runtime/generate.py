@@ -19,7 +19,7 @@ def generate(
     Raises ValueError when the prompt is empty, holds an id outside the vocabulary, or does not fit
     the engine's context together with max_tokens.
     """
-    check_request(engine, prompt, params)
+    check_request(engine, prompt, params, slot=slot)
     stop_ids = frozenset(params.stop_ids)
     if not params.ignore_eos:
         stop_ids |= frozenset(engine.config.stop_ids)
@@ -51,15 +51,19 @@ def _step(
     )
 
 
-def check_request(engine: Engine, prompt: Sequence[int], params: SamplingParams) -> None:
+def check_request(
+    engine: Engine, prompt: Sequence[int], params: SamplingParams, *, slot: int = 0
+) -> None:
     """Refuse what can never run; see generate."""
+    if not 0 <= slot < engine.state.slots:
+        raise ValueError(f"slot = {slot}: this engine has slots 0 to {engine.state.slots - 1}")
     if not prompt:
         raise ValueError("the prompt is empty")
     if bad := [token for token in prompt if not 0 <= token < engine.config.vocab_size]:
         raise ValueError(f"prompt token {bad[0]} is outside 0..{engine.config.vocab_size - 1}")
-    needed = len(prompt) + params.max_tokens + engine.draft_tokens
+    needed = len(prompt) + params.max_tokens
     if needed > engine.context:
         raise ValueError(
-            f"{len(prompt)} prompt tokens + max_tokens {params.max_tokens} + {engine.draft_tokens} "
-            f"drafts = {needed} positions exceed the context of {engine.context}"
+            f"{len(prompt)} prompt tokens + max_tokens {params.max_tokens} = {needed} positions "
+            f"exceed the context of {engine.context}"
         )

@@ -35,8 +35,10 @@ class SamplingParams:
             if not ok:
                 raise ValueError(f"{field} = {getattr(self, field)!r}: must be {allowed}")
 
+        for field in ("top_k", "seed", "choice", "max_tokens"):
+            require(type(getattr(self, field)) is int, field, "an integer")
         require(math.isfinite(self.temperature) and self.temperature >= 0, "temperature", ">= 0")
-        require(self.top_k >= 0, "top_k", ">= 0 (0: off)")
+        require(0 <= self.top_k < 2**63, "top_k", "in [0, 2^63) (0: off)")
         require(0 < self.top_p <= 1, "top_p", "in (0, 1]")
         require(0 <= self.min_p <= 1, "min_p", "in [0, 1]")
         require(-(2**63) <= self.seed < 2**64, "seed", "a 64-bit integer")

@@ -14,6 +14,8 @@ from typing import Annotated
 
 import typer
 
+from server.errors import fail, printable
+
 NANO = Path(__file__).parents[1] / "models" / "step5-nano"
 
 app = typer.Typer(
@@ -100,7 +102,8 @@ def inspect_command(
     from server.cli_inspect import render
     from server.errors import user_errors
 
-    with user_errors():
+    with user_errors(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the report lists them
         report = inspect_checkpoint(Checkpoint.open(checkpoint))
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=2))
@@ -113,6 +116,12 @@ def main() -> None:
     # Text is UTF-8 whatever the locale says, and warnings are for users, not for developers.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8")
-    warnings.formatwarning = lambda message, *_args, **_kwargs: f"fourstep: warning: {message}\n"
-    app()
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    warnings.formatwarning = lambda message, *_args, **_kwargs: printable(
+        f"fourstep: warning: {message}\n"
+    )
+    try:
+        app()
+    except OSError as error:  # the output is full or gone; a closed pipe ends quietly before this
+        fail(error, 1)
+        sys.exit(1)

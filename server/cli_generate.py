@@ -80,7 +80,7 @@ def prepare(options: GenerateOptions) -> Job:
     )
     text, shown = _prompt_text(options, tokenizer)
     prompt_ids = tokenizer.encode(text)
-    context = len(prompt_ids) + options.sampling.max_tokens + options.draft_tokens
+    context = len(prompt_ids) + options.sampling.max_tokens
     if context > config.max_positions:
         raise ValueError(
             f"{len(prompt_ids)} prompt tokens and --max-tokens {options.sampling.max_tokens} "

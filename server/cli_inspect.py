@@ -12,6 +12,7 @@ from rich.text import Text
 
 from graphs.inspect import Report, TpOption
 from graphs.sku import RESERVE, Fit
+from server.errors import printable
 
 
 def render(report: Report) -> RenderableType:
@@ -22,7 +23,7 @@ def render(report: Report) -> RenderableType:
     parts += [
         Text(f"TP {o.tp} is not possible: {', '.join(o.obstacles)}") for o in _refused(report)
     ]
-    parts += [Text(f"note: {note}", style="yellow") for note in report.notes]
+    parts += [Text(printable(f"note: {note}"), style="yellow") for note in report.notes]
     return Group(*parts)
 
 

@@ -15,11 +15,10 @@ from rich.segment import Segment, Segments
 from rich.style import Style
 
 from runtime.request import Step, Summary
+from server.errors import printable
 
 # Foreground colours that read on dark and light terminals; sampled tokens keep the terminal's own.
 DEPTH_STYLES = ("green", "cyan", "magenta")
-# C0 and C1 controls but tab and newline: a model's text must not be able to drive the terminal.
-CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
 
 
 class Output(Protocol):
@@ -42,7 +41,7 @@ class TextOutput:
         self._styles = DEPTH_STYLES[:draft_tokens]
 
     def start(self, prompt: str) -> None:
-        if self._console.color_system is not None and self._styles:
+        if self._console.color_system is not None and not self._console.no_color and self._styles:
             self._legend()
         self._write(prompt, "dim")
 
@@ -63,7 +62,7 @@ class TextOutput:
 
     def _write(self, text: str, style: str | None) -> None:
         if self._console.is_terminal:
-            text = text.translate(CONTROLS)
+            text = printable(text)
         if text:
             # A segment reaches the file as it is; printed as text, rich would expand tabs.
             segment = Segment(text, Style.parse(style) if style else None)

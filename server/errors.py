@@ -10,6 +10,14 @@ from contextlib import contextmanager
 import typer
 
 EXIT_USER_ERROR = 2
+# C0 and C1 controls but tab and newline: neither a model's text nor a name in a checkpoint may
+# drive the terminal.
+CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
+
+
+def printable(text: str) -> str:
+    """`text` with control characters replaced."""
+    return text.translate(CONTROLS)
 
 
 @contextmanager
@@ -23,5 +31,5 @@ def user_errors() -> Iterator[None]:
 
 def fail(error: Exception, code: int) -> typer.Exit:
     """Print `error` on one line; the exception to raise."""
-    typer.echo(f"fourstep: error: {' '.join(str(error).split())}", err=True)
+    typer.echo(printable(f"fourstep: error: {' '.join(str(error).split())}"), err=True)
     return typer.Exit(code)

@@ -4,6 +4,7 @@ Everything here is exact, in float32 and in bf16: the reference path is row-inva
 logits have the same bits in any window, chunk or batch (tests/graphs/test_row_invariance.py).
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 import pytest
@@ -225,6 +226,16 @@ def test_a_slot_forgets_its_last_request() -> None:
     run(made, prompt_of(150), SEEDED)
     again = run(made, prompt_of(60), GREEDY)
     assert again == run(engine(3), prompt_of(60), GREEDY)
+
+
+@pytest.mark.parametrize("draft_tokens", [0, 3])
+def test_a_request_resumed_from_its_own_text_continues_alike(draft_tokens: int) -> None:
+    """Noise is keyed by absolute position: prefill draws the token that decode would draw."""
+    prompt, params = prompt_of(60), SEEDED
+    text = tokens(run(engine(draft_tokens), prompt, params))
+    for done in (1, 4, 9):
+        rest = dataclasses.replace(params, max_tokens=params.max_tokens - done)
+        assert tokens(run(engine(draft_tokens), prompt + text[:done], rest)) == text[done:]
 
 
 def test_summary_counts_emitted_tokens_only() -> None:

@@ -108,7 +108,7 @@ def test_the_last_tokens_before_the_context_end_are_right(draft_tokens: int) -> 
     """Fault G6: a request that fills the context to its last position."""
     prompt, text = golden()["prompt_60"].tolist(), golden()["greedy_60"].tolist()
     room = 40
-    made = engine(draft_tokens, context=len(prompt) + room + draft_tokens)
+    made = engine(draft_tokens, context=len(prompt) + room)
     params = SamplingParams(max_tokens=room, ignore_eos=True)
     assert run(made, prompt, params) == (text, "length")
 
@@ -119,7 +119,7 @@ def test_the_last_tokens_before_the_context_end_are_right(draft_tokens: int) -> 
         ([], SamplingParams(), "empty"),
         ([5, 384], SamplingParams(max_tokens=4), "prompt token 384 is outside 0..383"),
         ([-1], SamplingParams(max_tokens=4), "prompt token -1"),
-        ([5] * 60, SamplingParams(max_tokens=200), "= 263 positions exceed the context of 256"),
+        ([5] * 60, SamplingParams(max_tokens=200), "= 260 positions exceed the context of 256"),
     ],
 )
 def test_what_can_never_run_is_refused(
@@ -134,7 +134,7 @@ def test_what_can_never_run_is_refused(
     [
         *(("temperature", -0.1), ("temperature", float("nan")), ("top_k", -1), ("top_p", 0.0)),
         *(("top_p", 1.1), ("min_p", -0.1), ("min_p", 1.1), ("seed", 2**64), ("seed", -(2**63) - 1)),
-        *(("max_tokens", 0), ("choice", -1)),
+        *(("max_tokens", 0), ("choice", -1), ("top_k", 2**63), ("top_k", 1.5), ("seed", True)),
     ],
 )
 def test_sampling_parameters_out_of_range(field: str, value: float) -> None:
@@ -158,3 +158,17 @@ def test_logits_that_are_not_numbers_are_an_error() -> None:
             run(made, [5, 6, 7], SamplingParams(max_tokens=4))
     finally:
         made.weights.norm.copy_(weights)
+
+
+@pytest.mark.parametrize("slot", [-1, 1, 2])
+def test_a_slot_that_is_not_there_is_refused(slot: int) -> None:
+    """The scratch slot too: it would run and give the tokens of a request without memory."""
+    with pytest.raises(ValueError, match=f"slot = {slot}: this engine has slots 0 to 0"):
+        list(generate(engine(3), [5, 6, 7], SamplingParams(max_tokens=4), slot=slot))
+
+
+@pytest.mark.parametrize("field", ["context", "chunk", "slots"])
+def test_engine_sizes_are_checked(field: str) -> None:
+    model = golden_model()
+    with pytest.raises(ValueError, match=f"{field} = 0"):
+        Engine(model.config, model.weights, **{field: 0})  # type: ignore[arg-type]
