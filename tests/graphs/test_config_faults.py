@@ -36,6 +36,8 @@ def refused(config: Json, *words: str) -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
+        ("hidden_act", "gelu"),
+        ("layer_norm_eps", 1.0),
         ("att_impl_type", "MFA"),
         ("use_head_wise_attn_gate", False),
         ("attention_bias", True),

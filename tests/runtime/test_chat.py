@@ -148,3 +148,24 @@ def test_open(tmp_path: Path) -> None:
     opened = ChatTemplate.open(tmp_path, special_tokens={"bos_token": BOS})
     chat = Chat(messages=(user(),))
     assert opened.render(chat) == template().render(chat)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 3000, "1" * 5000])
+def test_json_that_python_refuses_is_refused(text: str) -> None:
+    with pytest.raises(ChatError, match="the chat: is not JSON"):
+        parse_chat(text)
+
+
+def test_a_tool_call_has_a_name() -> None:
+    call = {"function": {"arguments": {}}}
+    chat = [user(), {"role": "assistant", "tool_calls": [call]}]
+    with pytest.raises(ChatError, match=r"tool_calls\[0\]\.function\.name: expected text"):
+        parse_chat(json.dumps(chat))
+
+
+@pytest.mark.parametrize(
+    "source", ["{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", "{{ cycler() }}"]
+)
+def test_whatever_a_template_raises_is_a_chat_error(source: str) -> None:
+    with pytest.raises(ChatError, match="chat template"):
+        template(source).render(Chat(messages=(user(),)))

@@ -94,3 +94,54 @@ def test_help_needs_no_torch() -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     assert b"--spec-tokens" in done.stdout
+
+
+def failing(*arguments: object) -> tuple[int, str]:
+    process = start(*arguments)
+    _, err = process.communicate()
+    return process.returncode, err.decode()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_a_full_disk_is_one_line(checkpoint: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*COMMAND, "generate", str(checkpoint), "--prompt", "x", "--max-tokens", "2"],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.decode().startswith("fourstep: error: [Errno 28]")
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_a_path_that_is_no_text_is_reported(tmp_path: Path) -> None:
+    code, err = failing("inspect", f"{tmp_path}/\udcff")
+    assert code == 2
+    assert err.startswith("fourstep: error: ")
+    assert err.count("\n") == 1
+
+
+def test_a_checkpoint_cannot_drive_the_terminal(checkpoint: Path, tmp_path: Path) -> None:
+    """A key of config.json with an escape sequence in it, in a warning and in an error."""
+    folder = tmp_path / "evil"
+    folder.mkdir()
+    for file in checkpoint.iterdir():
+        (folder / file.name).symlink_to(file.resolve())
+    (folder / "config.json").unlink()
+    config = json.loads((checkpoint / "config.json").read_text())
+    for place in ({"evil\x1b[2J": 1}, {"hidden_size": "\x1b[2J"}):
+        config["text_config"] |= place
+        (folder / "config.json").write_text(json.dumps(config))
+        _, err = failing("generate", folder, "--prompt", "x", "--max-tokens", 1)
+        assert err.startswith("fourstep: ")
+        assert "\x1b" not in err
+
+
+@pytest.mark.parametrize("top_k", [2**63, 10**30])
+def test_numbers_beyond_64_bits_are_refused(checkpoint: Path, top_k: int) -> None:
+    code, err = failing("generate", checkpoint, "--prompt", "x", "--top-k", top_k)
+    assert code == 2
+    assert "top_k" in err
