@@ -80,10 +80,6 @@ class Tokenizer:
             raise TokenizerError(f"tokenizer.json has no token {token!r}")
         return token_id
 
-    def token_of(self, token_id: int) -> str | None:
-        """How the token is written in tokenizer.json; None for an id that only pads the model."""
-        return self._core.id_to_token(token_id)
-
     def encode(self, text: str) -> list[int]:
         """Ids of a whole prompt, BOS first.
 

@@ -36,7 +36,7 @@ def attention(
     elif indexer is not None and weights.indexer is not None:
         update_summaries(h_TH, rows, weights.indexer, indexer, table, config, layer)
         chosen = select_regions(h_TH, rows, weights.indexer, indexer, table, config, layer)
-        positions_TGL, visible_TGL = _regions(rows, *chosen)
+        positions_TGL, visible_TGL = _regions(rows, *chosen, config)
         if config.ssmax:
             q_TND = _ssmax(q_TND, rows, weights.indexer.ssmax_s)
     else:
@@ -92,9 +92,12 @@ def _window(rows: Rows, layer: LayerConfig) -> tuple[Tensor, Tensor]:
     return _each_head(positions_TL.clamp(min=0), positions_TL >= 0, layer.kv_heads)
 
 
-def _regions(rows: Rows, ids_TGK: Tensor, chosen_TGK: Tensor) -> tuple[Tensor, Tensor]:
+def _regions(
+    rows: Rows, ids_TGK: Tensor, chosen_TGK: Tensor, config: ModelConfig
+) -> tuple[Tensor, Tensor]:
     """The tokens of the chosen regions, then those of the row's own region up to itself."""
-    region = 8
+    assert config.sparse is not None
+    region = config.sparse.region
     token = torch.arange(region, device=ids_TGK.device)
     own_T = rows.position // region
     ids = torch.cat([ids_TGK, own_T[:, None, None].expand(*ids_TGK.shape[:2], 1)], dim=-1)
