@@ -27,7 +27,13 @@ def start(*arguments: object, **options: str) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        preexec_fn=hear_interrupts,
     )
+
+
+def hear_interrupts() -> None:
+    """A test run in the background of a shell ignores SIGINT, and its children would with it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize("form", ["--json", "--spec-tokens=3"])
