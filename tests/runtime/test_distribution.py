@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from scipy.stats import binomtest
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -156,6 +157,15 @@ def test_plain_samples_fit_the_model(draft_tokens: int) -> None:
     single = groups(first, 30)
     expected = torch.zeros(30, dtype=torch.float64).index_add_(0, single, first)
     assert p_value(torch.bincount(single[tokens[:, 0]], minlength=30), expected) > 0.01
+
+
+@pytest.mark.parametrize("draft_tokens", [0, 3])
+def test_a_token_does_not_come_again_too_often(draft_tokens: int) -> None:
+    """As it would if two positions shared their noise; the groups are too coarse to see that."""
+    tokens, _ = continuations(draft_tokens, "plain")
+    first, second = two_tokens()
+    again = int((tokens[:, 0] == tokens[:, 1]).sum())
+    assert binomtest(again, SEEDS, float((first * second.diagonal()).sum())).pvalue > 0.01
 
 
 def test_the_fit_sees_a_wrong_distribution() -> None:
