@@ -249,6 +249,7 @@ SAME: dict[str, Callable[[Json], object]] = {
     "sparse without the constant keys": only_needed_sparse,
     "step4_sparse_config": renamed("sparse_config", "step4_sparse_config"),
     "attention_bias false": put(attention_bias=False, mlp_bias=False),
+    "the activation named": put(hidden_act="silu", layer_norm_eps=1e-5),
     "integers for numbers": put(swiglu_limits=[7] * LONG, moe_router_scaling_factor=3),
 }
 
