@@ -42,7 +42,6 @@ def refused(config: Json, *words: str) -> None:
         ("use_head_wise_attn_gate", False),
         ("attention_bias", True),
         ("mlp_bias", True),
-        ("hidden_act", "gelu"),
         ("layer_norm_eps", 1e-6),
         ("tie_word_embeddings", True),
         ("norm_dtype", "bfloat16"),
