@@ -104,7 +104,7 @@ class Fp8Experts(ExpertMatrix):
         blocks = padded.unfold(1, block[0], block[0]).unfold(2, block[1], block[1])
         scale = (blocks.abs().amax(dim=(3, 4)) / E4M3_MAX).clamp_min(_TINY)
         expanded = torch.stack([_expand_blocks(s, block, out_dim, in_dim) for s in scale])
-        weight = _to_e4m3(w_EOI / expanded)
+        weight = to_e4m3(w_EOI / expanded)
         return cls(weight=weight, scale_inv=scale, block=block)
 
 
@@ -138,7 +138,7 @@ class Nvfp4Experts(ExpertMatrix):
         w_EOBC = w_EOI.unflatten(-1, (-1, NVFP4_BLOCK))
         amax_EOB = w_EOBC.abs().amax(-1)
         scale_2 = (amax_EOB.amax((1, 2)) / (E2M1_MAX * E4M3_MAX)).clamp_min(_TINY)
-        scale_EOB = _to_e4m3(amax_EOB / E2M1_MAX / scale_2[:, None, None])
+        scale_EOB = to_e4m3(amax_EOB / E2M1_MAX / scale_2[:, None, None])
         step = scale_EOB.float() * scale_2[:, None, None]
         codes = encode_e2m1(torch.where(step[..., None] > 0, w_EOBC / step[..., None], 0.0))
         low, high = codes.flatten(-2).unflatten(-1, (-1, 2)).unbind(-1)
@@ -151,9 +151,9 @@ def encode_e2m1(x: Tensor) -> Tensor:
     return magnitude | ((x < 0).to(torch.uint8) << 3)
 
 
-def _to_e4m3(x: Tensor) -> Tensor:
-    """Saturating cast: torch turns what is above 464 into NaN on CPU."""
-    return x.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
+def to_e4m3(x: Tensor) -> Tensor:
+    """Round to e4m3, saturating: the CPU cast alone turns what is above 464 into NaN."""
+    return x.float().clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
 
 
 def _from_e4m3(x: Tensor) -> Tensor:

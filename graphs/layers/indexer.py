@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from graphs.config import LayerConfig, ModelConfig, SparseConfig
+from graphs.formats import to_e4m3
 from graphs.layers.linear import linear
 from graphs.layers.norm import layer_norm, rms_norm
 from graphs.layers.rope import apply_rope, inverse_frequencies, rope_table
@@ -83,11 +84,6 @@ def summarise(k_TRP: Tensor, z_TRP: Tensor) -> Tensor:
         total = total + weight[:, token] * k[:, token]
         norm = norm + weight[:, token]
     return to_e4m3((total / norm).to(BF16))
-
-
-def to_e4m3(x: Tensor) -> Tensor:
-    """Round to e4m3, saturating: the CPU cast alone turns values past 464 into NaN."""
-    return x.float().clamp(-448, 448).to(torch.float8_e4m3fn)
 
 
 def _sparse(config: ModelConfig) -> SparseConfig:

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from graphs.formats import to_e4m3
 from graphs.layers.norm import layer_norm, rms_norm
 from graphs.layers.rope import apply_rope
 from models.recipe.dims import Dims
@@ -83,7 +84,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
 
 def _to_e4m3(x: Tensor) -> Tensor:
     """Round to e4m3 in the forward pass, the identity in the backward pass; float32."""
-    rounded = x.detach().float().clamp(-448.0, 448.0).to(torch.float8_e4m3fn).float()
+    rounded = to_e4m3(x.detach()).float()
     return x.float() + (rounded - x.float()).detach()
 
 

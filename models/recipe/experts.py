@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphs.layers.mlp import swiglu
+from graphs.layers.activation import swiglu
 
 BLOCK = 16
 E2M1_MAX, E4M3_MAX = 6.0, 448.0

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphs.layers.mlp import swiglu
+from graphs.layers.activation import swiglu
 from graphs.layers.norm import rms_norm
 from graphs.layers.rope import apply_rope, inverse_frequencies, rope_table
 from models.recipe.attention import (

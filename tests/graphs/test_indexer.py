@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from graphs.formats import to_e4m3
 from graphs.layers import indexer as module
-from graphs.layers.indexer import select_regions, summarise, to_e4m3, update_summaries
+from graphs.layers.indexer import select_regions, summarise, update_summaries
 from graphs.state import RING, IndexerState, Rows
 from tests.graphs.whole import (
     FP32,
