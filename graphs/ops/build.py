@@ -1,0 +1,147 @@
+"""Compiles the CPU kernels into one shared object and loads it.
+
+Knows compilers and flags. Does not know what the kernels compute. A file in cpu/kernels is compiled
+once per instruction set, one in cpu/ once. Keeps true: the file's name is the digest of all that
+made it, so an edited source or another torch never meets an old library; one process loads one
+library.
+"""
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+SOURCES = Path(__file__).with_name("cpu")
+ISAS = ("scalar", "avx2", "avx512")
+_FLAGS = ("-O3", "-std=c++20", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-Wall")
+_ISA_FLAGS = {
+    "scalar": (),
+    "avx2": ("-mavx2", "-mfma"),
+    "avx512": (
+        *("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vbmi", "-mavx512bf16"),
+        *("-mfma", "-mprefer-vector-width=512"),
+    ),
+}
+_loaded: list[Path] = []
+
+
+class KernelBuildError(RuntimeError):
+    """The C++ compiler is missing or refused a source; holds its output."""
+
+
+def source_digest() -> str:
+    """sha256 of every kernel source, by name and content."""
+    digest = hashlib.sha256()
+    for path in sorted(SOURCES.rglob("*")):
+        if path.suffix in (".cpp", ".h"):
+            digest.update(f"{path.relative_to(SOURCES)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def build_kernels(folder: Path, *, jobs: int = 2, each: Callable[[], object] | None = None) -> Path:
+    """The shared object in `folder`, compiled unless it is there already.
+
+    `each` is called after every compiled source. Raises KernelBuildError.
+    """
+    compiler = _compiler()
+    key = hashlib.sha256(
+        "\n".join((source_digest(), _version(compiler), torch.__version__, str(_ISA_FLAGS))).encode()
+    ).hexdigest()
+    target = folder / f"fourstep-kernels-{key[:16]}.so"
+    if target.exists():
+        return target
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".building-") as scratch:
+        commands = list(_compilations(compiler, Path(scratch)))
+        with ThreadPoolExecutor(jobs) as pool:
+            for _ in pool.map(_run, commands):
+                if each is not None:
+                    each()
+        library = Path(scratch) / target.name
+        objects = [command[-1] for command in commands]
+        torch_libraries = Path(torch.__file__).parent / "lib"
+        _run([compiler, "-shared", "-o", str(library), *objects, f"-L{torch_libraries}", *_LIBRARIES])
+        library.replace(target)  # atomic: a second builder's file is the same
+    return target
+
+
+def load_kernels(path: Path) -> None:
+    """Replace the references by the kernels for CPU tensors, in this process, for good."""
+    path = path.resolve()
+    if path in _loaded:
+        return
+    assert not _loaded, f"{_loaded[0]} is loaded already, so {path} cannot be"
+    torch.ops.load_library(path)
+    _loaded.append(path)
+
+
+def kernels_loaded() -> bool:
+    return bool(_loaded)
+
+
+def set_threads(threads: int) -> None:
+    """Threads the kernels may use, the caller's included."""
+    _library().fourstep_set_threads(threads)
+
+
+def set_isa(name: str) -> None:
+    """Use a lower instruction set than the machine's best. Raises ValueError if it lacks it."""
+    if not _library().fourstep_set_isa(ISAS.index(name)):
+        raise ValueError(f"this machine has no {name}")
+
+
+def current_isa() -> str:
+    return ISAS[_library().fourstep_isa()]
+
+
+_LIBRARIES = ("-ltorch", "-ltorch_cpu", "-lc10", "-lpthread")
+
+
+def _library() -> ctypes.CDLL:
+    assert _loaded, "the kernels are not loaded"
+    return ctypes.CDLL(str(_loaded[0]))
+
+
+def _compiler() -> str:
+    for name in ("g++", "c++", "clang++"):
+        if found := shutil.which(name):
+            return found
+    raise KernelBuildError(
+        "building kernels and engines needs a C++ compiler (g++ or clang++), and none is installed"
+    )
+
+
+def _version(compiler: str) -> str:
+    return subprocess.run(
+        [compiler, "--version"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()[0]
+
+
+def _compilations(compiler: str, scratch: Path) -> Iterator[list[str]]:
+    """One command an object file, the slow ones (torch's headers) first; the last word is -o's."""
+    from torch.utils.cpp_extension import include_paths
+
+    includes = [f"-I{SOURCES}", *(f"-isystem{path}" for path in include_paths())]
+    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
+    base = [compiler, *_FLAGS, abi, *includes]
+    for source in sorted(SOURCES.glob("*.cpp")):
+        yield [*base, "-c", str(source), "-o", str(scratch / f"{source.stem}.o")]
+    x86 = platform.machine() in ("x86_64", "AMD64")
+    for source in sorted((SOURCES / "kernels").glob("*.cpp")):
+        for isa in ISAS if x86 else ISAS[:1]:
+            output = str(scratch / f"{source.stem}.{isa}.o")
+            yield [*base, f"-DFS_ISA={isa}", *_ISA_FLAGS[isa], "-c", str(source), "-o", output]
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
+    if done.returncode:
+        raise KernelBuildError(f"{' '.join(command)}\n{done.stderr}")

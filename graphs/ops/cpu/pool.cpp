@@ -1,0 +1,132 @@
+// The pool behind parallel_for. One job at a time; a second caller runs its pieces itself.
+//
+// `ticket` holds the job's generation (high half) and the next piece (low half). A worker reads the
+// job's fields and then claims a piece by compare-and-swap on the ticket: success proves that the
+// fields belong to that generation, because a job with a claimed piece cannot end.
+#include "pool.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <mutex>
+#include <thread>
+#include <vector>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace fs {
+namespace {
+
+constexpr int kSpins = 4000;  // about 40 us of pauses before a worker sleeps
+
+inline void pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+struct Pool {
+  std::mutex busy;
+  std::atomic<uint64_t> ticket{0};
+  std::atomic<uint32_t> pieces{0};
+  std::atomic<Piece> piece{nullptr};
+  std::atomic<void*> context{nullptr};
+  std::atomic<int64_t> unfinished{0};
+  std::atomic<uint32_t> epoch{0};  // changes with every job; sleepers wait on it
+  std::atomic<int> sleepers{0};
+  std::atomic<int> threads{1};
+  int workers = 0;
+  pid_t owner = 0;
+
+  // Claims and runs one piece of the current job; false when none is left.
+  bool work() {
+    uint64_t now = ticket.load(std::memory_order_acquire);
+    while (true) {
+      uint32_t next = static_cast<uint32_t>(now);
+      Piece run = piece.load(std::memory_order_relaxed);
+      void* with = context.load(std::memory_order_relaxed);
+      if (next >= pieces.load(std::memory_order_relaxed)) return false;
+      if (ticket.compare_exchange_weak(now, now + 1, std::memory_order_acq_rel)) {
+        run(with, next);
+        unfinished.fetch_sub(1, std::memory_order_acq_rel);
+        return true;
+      }
+    }
+  }
+
+  void worker(int id) {
+    uint32_t seen = epoch.load();
+    while (true) {
+      while (id < threads.load(std::memory_order_relaxed) && work()) {
+      }
+      for (int spin = 0; spin < kSpins && epoch.load(std::memory_order_relaxed) == seen; ++spin)
+        pause();
+      if (epoch.load() == seen) {
+        sleepers.fetch_add(1);
+        epoch.wait(seen);
+        sleepers.fetch_sub(1);
+      }
+      seen = epoch.load();
+    }
+  }
+
+  void grow(int wanted) {
+    if (owner != getpid()) {  // the threads of a parent process are not here
+      owner = getpid();
+      workers = 0;
+      sleepers.store(0);
+    }
+    for (; workers < wanted - 1; ++workers)
+      std::thread([this, id = workers + 1] { worker(id); }).detach();
+  }
+
+  void start(uint32_t count, Piece run, void* with) {
+    // Close the old generation before its fields change, so that no late worker claims a piece.
+    uint64_t generation = (ticket.load() >> 32) + 1;
+    pieces.store(0);
+    ticket.store(generation << 32);
+    piece.store(run);
+    context.store(with);
+    unfinished.store(count);
+    ticket.store((generation + 1) << 32);
+    pieces.store(count);
+    epoch.fetch_add(1);
+    if (sleepers.load() > 0) epoch.notify_all();
+  }
+};
+
+Pool& pool() {
+  static Pool* value = new Pool;  // never destroyed: detached workers outlive static objects
+  return *value;
+}
+
+}  // namespace
+
+int pool_threads() { return pool().threads.load(std::memory_order_relaxed); }
+
+void run_pieces(int64_t pieces, Piece piece, void* context) {
+  Pool& p = pool();
+  std::unique_lock<std::mutex> lock(p.busy, std::defer_lock);
+  if (pieces <= 1 || p.threads.load() <= 1 || pieces > UINT32_MAX || !lock.try_lock()) {
+    for (int64_t i = 0; i < pieces; ++i) piece(context, i);
+    return;
+  }
+  p.grow(p.threads.load());
+  p.start(static_cast<uint32_t>(pieces), piece, context);
+  while (p.work()) {
+  }
+  for (int spin = 0; p.unfinished.load(std::memory_order_acquire) > 0; ++spin) {
+    pause();
+    if (spin > kSpins) std::this_thread::yield();
+  }
+}
+
+}  // namespace fs
+
+extern "C" {
+
+void fourstep_set_threads(int threads) { fs::pool().threads.store(threads < 1 ? 1 : threads); }
+
+int fourstep_threads() { return fs::pool_threads(); }
+}
