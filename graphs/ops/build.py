@@ -19,6 +19,8 @@ from pathlib import Path
 
 import torch
 
+from graphs.cache import locked
+
 SOURCES = Path(__file__).with_name("cpu")
 ISAS = ("scalar", "avx2", "avx512")
 _FLAGS = ("-O3", "-std=c++20", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-Wall")
@@ -53,13 +55,17 @@ def build_kernels(folder: Path, *, jobs: int = 2, each: Callable[[], object] | N
     """
     compiler = _compiler()
     key = hashlib.sha256(
-        "\n".join((source_digest(), _version(compiler), torch.__version__, str(_ISA_FLAGS))).encode()
+        "\n".join((source_digest(), _version(compiler), torch.__version__, str(_FLAGS))).encode()
     ).hexdigest()
     target = folder / f"fourstep-kernels-{key[:16]}.so"
-    if target.exists():
-        return target
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".building-") as scratch:
+    with locked(folder / ".lock"):
+        if not target.exists():
+            _build(compiler, target, jobs, each)
+    return target
+
+
+def _build(compiler: str, target: Path, jobs: int, each: Callable[[], object] | None) -> None:
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".building-") as scratch:
         commands = list(_compilations(compiler, Path(scratch)))
         with ThreadPoolExecutor(jobs) as pool:
             for _ in pool.map(_run, commands):
@@ -68,9 +74,10 @@ def build_kernels(folder: Path, *, jobs: int = 2, each: Callable[[], object] | N
         library = Path(scratch) / target.name
         objects = [command[-1] for command in commands]
         torch_libraries = Path(torch.__file__).parent / "lib"
-        _run([compiler, "-shared", "-o", str(library), *objects, f"-L{torch_libraries}", *_LIBRARIES])
-        library.replace(target)  # atomic: a second builder's file is the same
-    return target
+        _run(
+            [compiler, "-shared", "-o", str(library), *objects, f"-L{torch_libraries}", *_LIBRARIES]
+        )
+        library.replace(target)  # atomic: what has the name is whole
 
 
 def load_kernels(path: Path) -> None:
@@ -142,6 +149,8 @@ def _compilations(compiler: str, scratch: Path) -> Iterator[list[str]]:
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}
+    )
     if done.returncode:
         raise KernelBuildError(f"{' '.join(command)}\n{done.stderr}")
