@@ -7,7 +7,6 @@ Keeps true: one schema, one reference and one fake an operator.
 """
 
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -42,11 +41,3 @@ class References(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         return _REFERENCES.get(func, func)(*args, **(kwargs or {}))
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
-        super().__exit__(exc_type, exc_val, exc_tb)

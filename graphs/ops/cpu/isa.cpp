@@ -25,14 +25,11 @@ Isa isa() { return chosen().load(std::memory_order_relaxed); }
 
 }  // namespace fs
 
-extern "C" {
-
-int fourstep_isa() { return static_cast<int>(fs::isa()); }
+FS_EXPORT int fourstep_isa() { return static_cast<int>(fs::isa()); }
 
 // Returns 0 and changes nothing when the machine lacks the set.
-int fourstep_set_isa(int wanted) {
+FS_EXPORT int fourstep_set_isa(int wanted) {
   if (wanted < 0 || wanted > static_cast<int>(fs::best_isa())) return 0;
   fs::chosen().store(static_cast<fs::Isa>(wanted));
   return 1;
-}
 }

@@ -3,6 +3,9 @@
 // the namespace of the file being compiled.
 #pragma once
 
+// What Python calls; everything else stays inside the library.
+#define FS_EXPORT extern "C" __attribute__((visibility("default")))
+
 namespace fs {
 
 enum class Isa : int { scalar = 0, avx2 = 1, avx512 = 2 };

@@ -5,6 +5,8 @@
 // fields belong to that generation, because a job with a claimed piece cannot end.
 #include "pool.h"
 
+#include "isa.h"
+
 #include <unistd.h>
 
 #include <atomic>
@@ -124,9 +126,8 @@ void run_pieces(int64_t pieces, Piece piece, void* context) {
 
 }  // namespace fs
 
-extern "C" {
-
-void fourstep_set_threads(int threads) { fs::pool().threads.store(threads < 1 ? 1 : threads); }
-
-int fourstep_threads() { return fs::pool_threads(); }
+FS_EXPORT void fourstep_set_threads(int threads) {
+  fs::pool().threads.store(threads < 1 ? 1 : threads);
 }
+
+FS_EXPORT int fourstep_threads() { return fs::pool_threads(); }
