@@ -40,4 +40,5 @@ class References(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        return _REFERENCES.get(func, func)(*args, **(kwargs or {}))
+        function: Callable[..., Any] = _REFERENCES.get(func, func)
+        return function(*args, **(kwargs or {}))
