@@ -40,5 +40,6 @@ class References(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        function: Callable[..., Any] = _REFERENCES.get(func, func)
-        return function(*args, **(kwargs or {}))
+        if func in _REFERENCES:
+            func = _REFERENCES[func]
+        return func(*args, **(kwargs or {}))
