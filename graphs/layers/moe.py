@@ -4,24 +4,24 @@ import torch
 from torch import Tensor
 
 from graphs.config import MoeConfig
-from graphs.layers.activation import sigmoid
-from graphs.layers.linear import linear
 from graphs.layers.mlp import dense_mlp
+from graphs.ops import route as operator
 from graphs.ops.routed_experts import routed_experts
 from graphs.weights import MoeWeights
 
 
-def route(h_TH: Tensor, weights: MoeWeights, config: MoeConfig) -> tuple[Tensor, Tensor]:
+def route(
+    h_TH: Tensor, weights: MoeWeights, config: MoeConfig, valid_T: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """The K experts of each row: ids int64 [T, K] and weights f32 [T, K], by falling score.
 
     The bias takes part in the choice only; a tie goes to the lower id. The weights are the unbiased
-    sigmoids, normalised over the chosen and scaled.
+    sigmoids, normalised over the chosen and scaled. Rows that are not valid (padding) get ids -1.
     """
-    p_TE = sigmoid(linear(h_TH.float(), weights.router))
-    order_TE = (p_TE + weights.router_bias).sort(dim=-1, descending=True, stable=True).indices
-    ids_TK = order_TE[:, : config.topk]
-    p_TK = p_TE.gather(1, ids_TK)
-    return ids_TK, p_TK / p_TK.sum(-1, keepdim=True) * config.routed_scale
+    if valid_T is None:
+        valid_T = torch.ones(h_TH.shape[0], dtype=torch.bool, device=h_TH.device)
+    router, bias = weights.router, weights.router_bias
+    return operator.route(h_TH, router, bias, valid_T, config.topk, config.routed_scale)
 
 
 def moe_mlp(
@@ -36,7 +36,6 @@ def moe_mlp(
     `limits` are the clamps of the routed experts and of the shared one. Rows that are not valid
     (padding) choose no expert.
     """
-    ids_TK, weights_TK = route(h_TH, weights, config)
-    ids_TK = torch.where(valid_T[:, None], ids_TK, -1)
+    ids_TK, weights_TK = route(h_TH, weights, config, valid_T)
     routed_TH = routed_experts(h_TH, ids_TK, weights_TK, weights, limits[0])
     return routed_TH.float() + dense_mlp(h_TH, weights.shared, limits[1]).float()

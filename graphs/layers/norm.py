@@ -3,13 +3,13 @@
 import torch
 from torch import Tensor
 
+from graphs.ops import norm as operator
+
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     """x * (mean(x^2) + eps)^(-1/2) * (1 + weight) over the last axis: the weight is zero-
     centred."""
-    x = x.float()
-    scale = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
-    return (x * scale * (1 + weight.float())).to(dtype)
+    return operator.rms_norm(x, weight, eps, dtype)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphs.layers.activation import swiglu
-from graphs.layers.norm import rms_norm
 from graphs.layers.rope import apply_rope, inverse_frequencies, rope_table
+from graphs.ops.norm import rms_norm_reference as rms_norm
 from models.recipe.attention import (
     IndexerReport,
     Place,
