@@ -14,6 +14,7 @@ from graphs.layers.linear import linear
 from graphs.layers.mlp import dense_mlp
 from graphs.layers.moe import moe_mlp
 from graphs.layers.norm import rms_norm
+from graphs.layers.rope import Rotary, rotary_index, rotary_tables
 from graphs.state import IndexerState, KvPool, Rows, State
 from graphs.weights import LayerWeights, ModelWeights, MoeWeights
 
@@ -21,6 +22,7 @@ from graphs.weights import LayerWeights, ModelWeights, MoeWeights
 def decoder_layer(
     r_TH: Tensor,
     rows: Rows,
+    rotary: Rotary,
     weights: LayerWeights,
     pool: KvPool,
     indexer: IndexerState | None,
@@ -31,7 +33,7 @@ def decoder_layer(
 ) -> Tensor:
     """Residual [T, H] -> residual [T, H] of one layer; `act` is the activation dtype."""
     h_TH = rms_norm(r_TH, weights.input_norm, config.rms_eps, act)
-    mixed_TH = attention(h_TH, rows, weights.attention, pool, indexer, table, config, layer)
+    mixed_TH = attention(h_TH, rows, rotary, weights.attention, pool, indexer, table, config, layer)
     r_TH = _add(r_TH, mixed_TH, config, act)
     h_TH = rms_norm(r_TH, weights.post_norm, config.rms_eps, act)
     if isinstance(weights.feed_forward, MoeWeights):
@@ -58,11 +60,14 @@ def backbone(
 ) -> Tensor:
     """Run all backbone layers over T rows, writing the state: the residual f32 [T, H]."""
     r_TH = embed(ids_T, weights.embed)
+    rotary = rotary_tables(rows.position, config, act)
     for layer in config.layers:
         table = state.full_table if layer.attention == "full" else state.sliding_table
         pool, indexer = state.layers[layer.index], state.indexers[layer.index]
-        layer_weights = weights.layers[layer.index]
-        r_TH = decoder_layer(r_TH, rows, layer_weights, pool, indexer, table, config, layer, act)
+        r_TH = decoder_layer(
+            *(r_TH, rows, rotary[rotary_index(config, layer)], weights.layers[layer.index]),
+            *(pool, indexer, table, config, layer, act),
+        )
     return r_TH
 
 

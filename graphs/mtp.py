@@ -17,7 +17,8 @@ from graphs.backbone import decoder_layer, embed, head
 from graphs.config import ModelConfig
 from graphs.layers.linear import linear
 from graphs.layers.norm import rms_norm
-from graphs.ops.sample import first_argmax
+from graphs.layers.rope import Rotary, rotary_index, rotary_tables
+from graphs.ops.sample import argmax
 from graphs.state import MtpHistory, Rows, State
 from graphs.weights import ModelWeights, MtpWeights
 
@@ -28,6 +29,7 @@ def mtp_block(
     embed_VH: Tensor,
     weights: MtpWeights,
     rows: Rows,
+    rotary: Rotary,
     state: State,
     config: ModelConfig,
     depth: int,
@@ -42,7 +44,7 @@ def mtp_block(
     h_TH = rms_norm(r_TH.to(act), weights.hidden_norm, config.rms_eps, act)
     x_TH = linear(torch.cat([e_TH, h_TH], dim=-1), weights.eh_proj).float()
     pool, table = state.layers[layer.index], state.sliding_table
-    return decoder_layer(x_TH, rows, weights.layer, pool, None, table, config, layer, act)
+    return decoder_layer(x_TH, rows, rotary, weights.layer, pool, None, table, config, layer, act)
 
 
 def draft_chain(
@@ -67,13 +69,15 @@ def draft_chain(
     slots, count = hidden_SRH.shape[:2]
     slot = torch.arange(slots, device=hidden_SRH.device)
     r_TH = hidden_SRH.flatten(0, 1)
+    rotary = rotary_tables(rows.position, config, act)
     drafts = []
     for depth in range(draft_tokens):
         mtp = weights.mtp[depth]
         ids_T = ahead_SA[:, depth : depth + count].flatten()
-        r_TH = mtp_block(r_TH, ids_T, weights.embed, mtp, rows, state, config, depth, act)
+        here = rows, rotary[rotary_index(config, config.mtp_layers[depth])]
+        r_TH = mtp_block(r_TH, ids_T, weights.embed, mtp, *here, state, config, depth, act)
         end_SH = r_TH.unflatten(0, (slots, count))[slot, last_S]
-        draft_S = first_argmax(head(end_SH, mtp.head_norm, mtp.head, config, act))
+        draft_S = argmax(head(end_SH, mtp.head_norm, mtp.head, config, act))
         drafts.append(draft_S)
         # This draft is the token after the next row, unless the prompt already knows it.
         ahead_index = last_S + 1 + depth

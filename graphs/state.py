@@ -6,7 +6,7 @@ the last slot are scratch. Padding rows belong to the scratch slot, whose tables
 write nowhere that is ever read; nothing is allocated after start.
 
 Legend: S slots without scratch, B blocks, M blocks a slot can map, P proxy_dim, G KV heads, D
-head_dim, T rows of a call, C ring rows, H hidden.
+head_dim, T rows of a call, C ring rows, H hidden, V vocabulary.
 """
 
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from graphs.config import LayerConfig, ModelConfig
+from graphs.sampling import words
 
 BLOCK = 64  # tokens a block
 SCRATCH_BLOCK = 0
@@ -60,6 +61,9 @@ class State:
     full_table: Tensor  # [S+1, M] int64 physical blocks of the full pool
     sliding_table: Tensor  # [S+1, M] int64 physical blocks of the sliding and MTP pool
     history: MtpHistory
+    counts: Tensor  # [S+1, V] int32 output tokens so far
+    prompt: Tensor  # [S+1, ceil(V/32)] int32 bit set of the prompt's tokens
+    bias: Tensor  # [S+1, V] f32 added to the logits where Sampling.flags says so
 
     @property
     def slots(self) -> int:
@@ -127,22 +131,20 @@ def make_state(
         ids=torch.zeros(slots + 1, kept, dtype=torch.int64, device=device),
         hidden=torch.zeros(slots + 1, kept, config.hidden_dim, device=device),
     )
+    vocab = config.vocab_size
+    counts = torch.zeros(slots + 1, vocab, dtype=torch.int32, device=device)
     return State(
         layers=tuple(pool(layer) for layer in (*config.layers, *drafting)),
         indexers=tuple(indexer(layer) for layer in config.layers),
         full_table=table,
         sliding_table=table.clone(),
         history=history,
+        counts=counts,
+        prompt=counts.new_zeros(slots + 1, words(vocab)),
+        bias=torch.zeros(slots + 1, vocab, device=device),
     )
 
 
 def physical(table: Tensor, slot: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
     """(block, offset) of logical positions. slot broadcasts against position; any shape."""
     return table[slot, position // BLOCK], position % BLOCK
-
-
-def write_kv(pool: KvPool, table: Tensor, rows: Rows, k_TGD: Tensor, v_TGD: Tensor) -> None:
-    """Store one key and value a row, in place."""
-    block, offset = physical(table, rows.slot, rows.position)
-    pool.k.index_put_((block, offset), k_TGD.to(pool.k.dtype))
-    pool.v.index_put_((block, offset), v_TGD.to(pool.v.dtype))

@@ -1,15 +1,71 @@
-"""Rotary position embedding on the leading dims of a head, halves layout (architecture 3.4).
+"""Rotary position embedding: which frequencies a layer has, and the tables of a step.
 
-Knows frequencies, the llama3 rule and positions up to 2^20. Keeps true: angles are float32 products
-of position and frequency; only cos and sin are rounded to the table dtype, never the frequencies.
+Knows frequencies, the llama3 rule and which layers share a table; the operators know angles and
+rotation. Keeps true: frequencies are never rounded; a table is made once a step and serves every
+layer with the same theta, width and scaling.
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from graphs.config import RopeScaling
+from graphs.config import LayerConfig, ModelConfig, RopeScaling
+from graphs.ops.rotary import rotary_table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rotary:
+    """Cosines, then sines, of each row (ops/rotary.py), for the layers of one kind."""
+
+    attention: Tensor  # f32 [T, rotary_dim], rounded to the activation dtype
+    indexer: Tensor | None  # f32 [T, rope_dim], rounded to bf16; None on layers without indexer
+
+
+torch.export.register_dataclass(Rotary, serialized_type_name="fourstep.Rotary")
+
+
+def rotary_tables(position_T: Tensor, config: ModelConfig, act: torch.dtype) -> tuple[Rotary, ...]:
+    """The tables of every kind of layer for these rows; a layer's is at `rotary_index`."""
+    return tuple(_tables(position_T, layer, config, act) for layer in _kinds(config))
+
+
+def rotary_index(config: ModelConfig, layer: LayerConfig) -> int:
+    """Which of `rotary_tables` a backbone or MTP layer uses."""
+    return next(i for i, other in enumerate(_kinds(config)) if _alike(layer, other))
+
+
+def _kinds(config: ModelConfig) -> list[LayerConfig]:
+    """The first layer of each kind."""
+    kinds: list[LayerConfig] = []
+    for layer in (*config.layers, *config.mtp_layers):
+        if not any(_alike(layer, other) for other in kinds):
+            kinds.append(layer)
+    return kinds
+
+
+def _alike(one: LayerConfig, other: LayerConfig) -> bool:
+    """Whether two layers share their tables. Full layers have an indexer, or none of them has."""
+    return (
+        one.attention == other.attention
+        and one.rope_theta == other.rope_theta
+        and one.rotary_dim == other.rotary_dim
+        and one.rope_scaling == other.rope_scaling
+    )
+
+
+def _tables(
+    position_T: Tensor, layer: LayerConfig, config: ModelConfig, act: torch.dtype
+) -> Rotary:
+    def table(dim: int, rounding: torch.dtype) -> Tensor:
+        inv = inverse_frequencies(layer.rope_theta, dim, layer.rope_scaling)
+        return rotary_table(position_T, inv.to(position_T.device), rounding)
+
+    indexer = None
+    if layer.attention == "full" and config.sparse is not None:
+        indexer = table(config.sparse.rope_dim, torch.bfloat16)
+    return Rotary(attention=table(layer.rotary_dim, act), indexer=indexer)
 
 
 def inverse_frequencies(theta: float, rotary_dim: int, scaling: RopeScaling | None) -> Tensor:
@@ -26,22 +82,3 @@ def inverse_frequencies(theta: float, rotary_dim: int, scaling: RopeScaling | No
     blended = inv * ((1 - blend) / scaling.factor + blend)
     slow = torch.where(wavelength > original / low, inv / scaling.factor, blended)
     return torch.where(wavelength < original / high, inv, slow)
-
-
-def rope_table(positions_T: Tensor, inv: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """cos and sin, each [T, rotary_dim/2], in `dtype`."""
-    angle = positions_T.float()[:, None] * inv.to(positions_T.device)
-    return torch.cos(angle).to(dtype), torch.sin(angle).to(dtype)
-
-
-def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the leading dims of x [T, heads, D] in float32; the rest passes through. Keeps x's
-    dtype.
-
-    cos and sin are [T, rotary_dim/2]; leading axes before T broadcast.
-    """
-    half = cos.shape[-1]
-    c, s = cos.float().unsqueeze(-2), sin.float().unsqueeze(-2)
-    first, second, rest = x.float().split([half, half, x.shape[-1] - 2 * half], dim=-1)
-    rotated = torch.cat([first * c - second * s, second * c + first * s, rest], dim=-1)
-    return rotated.to(x.dtype)

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from graphs.formats import to_e4m3
 from graphs.layers.norm import layer_norm
-from graphs.layers.rope import apply_rope
 from graphs.ops.norm import rms_norm_reference as rms_norm
+from graphs.ops.rotary import apply_rope
 from models.recipe.dims import Dims
 
 NEVER = float("-inf")

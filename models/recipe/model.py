@@ -15,8 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphs.layers.activation import swiglu
-from graphs.layers.rope import apply_rope, inverse_frequencies, rope_table
+from graphs.layers.rope import inverse_frequencies
 from graphs.ops.norm import rms_norm_reference as rms_norm
+from graphs.ops.rotary import apply_rope, rope_table
 from models.recipe.attention import (
     IndexerReport,
     Place,

@@ -6,7 +6,8 @@ Tolerances are those of tests/golden/README.md: 2e-4 for floats, exact for token
 import pytest
 import torch
 
-from graphs.layers.indexer import select_regions
+from graphs.layers.indexer import choose_regions
+from graphs.layers.rope import rotary_index, rotary_tables
 from tests.graphs.whole import (
     chain,
     drafts_from_scratch,
@@ -60,17 +61,19 @@ def test_the_quantised_logits_are_not_those_of_bf16() -> None:
 def test_region_selection_and_summaries() -> None:
     model, ids = golden_model(), golden()["prompt_150"].long()
     state, rows = fresh_state(model), rows_at(0, 150)
+    assert model.config.sparse is not None
+    rotary = rotary_tables(rows.position, model.config, torch.float32)
     *inputs, _ = layer_inputs(model, ids, state)
     for place, layer in enumerate(model.config.full_layers):
         weights, indexer = model.weights.layers[layer].attention.indexer, state.indexers[layer]
         assert weights is not None
         assert indexer is not None
-        chosen = select_regions(
-            *(normed(model, inputs[layer], layer), rows, weights, indexer),
-            *(state.full_table, model.config, model.config.layers[layer]),
+        ids_TGK = choose_regions(
+            *(normed(model, inputs[layer], layer), rows),
+            *(rotary[rotary_index(model.config, model.config.layers[layer])], weights, indexer),
+            *(state.full_table, model.config.sparse, model.config.rms_eps),
         )
-        ids_GTK = torch.where(chosen[1], chosen[0], -1).transpose(0, 1)
-        assert torch.equal(ids_GTK, golden()["sel_150"][place].long())
+        assert torch.equal(ids_TGK.transpose(0, 1), golden()["sel_150"][place].long())
         written = indexer.summary[1:].flatten(0, 1)[:18].float()
         expected = golden()["summary_150"][place].float()
         different = written != expected

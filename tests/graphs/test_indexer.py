@@ -6,9 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
+import graphs.state as state_module
 from graphs.formats import to_e4m3
-from graphs.layers import indexer as module
-from graphs.layers.indexer import select_regions, summarise, update_summaries
+from graphs.layers.indexer import index_keys
+from graphs.layers.linear import linear
+from graphs.layers.rope import rotary_index, rotary_tables
+from graphs.ops.regions import select
+from graphs.ops.summaries import summarise
 from graphs.state import RING, IndexerState, Rows
 from tests.graphs.whole import (
     FP32,
@@ -26,10 +30,13 @@ LAYER = 3
 
 
 def update(model: Model, h_TH: Tensor, rows: Rows, state: IndexerState, table: Tensor) -> None:
-    weights = model.weights.layers[LAYER].attention.indexer
+    config, weights = model.config, model.weights.layers[LAYER].attention.indexer
     assert weights is not None
-    layer = model.config.layers[LAYER]
-    update_summaries(h_TH, rows, weights, state, table, model.config, layer)
+    assert config.sparse is not None
+    rotary = rotary_tables(rows.position, config, h_TH.dtype)
+    here = rows, rotary[rotary_index(config, config.layers[LAYER])], weights, state
+    kz_TP = torch.cat([linear(h_TH, weight) for weight in (weights.k, weights.z)], dim=-1)
+    index_keys(kz_TP, *here, table, config.sparse, config.rms_eps)
 
 
 def random_rows(count: int, seed: int = 0) -> Tensor:
@@ -74,7 +81,7 @@ def test_a_rejected_row_that_closed_a_region_is_overwritten() -> None:
 
 def test_a_ring_of_seven_rows_would_be_too_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control of the ring's length: the test above must see a short one."""
-    monkeypatch.setattr(module, "RING", 4)
+    monkeypatch.setattr(state_module, "RING", 4)
     with pytest.raises(AssertionError):
         test_a_rejected_row_that_closed_a_region_is_overwritten()
     assert RING == 16
@@ -107,36 +114,24 @@ def test_e4m3_saturates() -> None:
     assert to_e4m3(torch.tensor([500.0, -1e9, 448.0])).float().tolist() == [448, -448, 448]
 
 
-def choose(monkeypatch: pytest.MonkeyPatch, scores: Tensor, position: int) -> list[list[int]]:
-    """select_regions over given scores [G, R] at one position: chosen ids of each group."""
-    model = golden_model()
-    state = fresh_state(model)
-    monkeypatch.setattr(module, "_scores", lambda *_: scores[None])
-    weights, place = model.weights.layers[LAYER].attention.indexer, state.indexers[LAYER]
-    assert weights is not None
-    assert place is not None
-    layer = model.config.layers[LAYER]
-    args = (rows_at(position, 1), weights, place, state.full_table, model.config, layer)
-    ids, chosen = select_regions(random_rows(1), *args)
-    return [row[mask].tolist() for row, mask in zip(ids[0], chosen[0], strict=True)]
+def choose(scores: Tensor, position: int) -> list[list[int]]:
+    """The choice by given scores [G, R] at one position: ids of each group."""
+    ids = select(scores[None], torch.tensor([position // 8]), 4)
+    return [row[row >= 0].tolist() for row in ids[0]]
 
 
-def test_ties_go_to_the_lower_region_and_minus_zero_is_zero(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ties_go_to_the_lower_region_and_minus_zero_is_zero() -> None:
     scores = torch.zeros(2, 32)
     scores[0, :10] = torch.tensor([0.0, -0.0, 0.0, -0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0])
     scores[1, :10] = torch.tensor([-1.0, -0.0, -1.0, 0.0, -0.0, 0.0, 0.0, -1.0, -1.0, 2.0])
-    assert choose(monkeypatch, scores, 80) == [[0, 1, 2, 6], [1, 3, 4, 9]]
+    assert choose(scores, 80) == [[0, 1, 2, 6], [1, 3, 4, 9]]
 
 
 @pytest.mark.parametrize(("position", "count"), [(0, 0), (7, 0), (8, 1), (39, 4), (40, 4), (90, 4)])
-def test_only_strictly_past_regions_are_chosen(
-    monkeypatch: pytest.MonkeyPatch, position: int, count: int
-) -> None:
+def test_only_strictly_past_regions_are_chosen(position: int, count: int) -> None:
     scores = torch.arange(64.0).view(2, 32)  # the latest regions score best, also the future ones
     first = position // 8 - count
-    assert choose(monkeypatch, scores, position) == [list(range(first, position // 8))] * 2
+    assert choose(scores, position) == [list(range(first, position // 8))] * 2
 
 
 def test_sparse_equals_dense_up_to_the_boundary_and_not_after() -> None:

@@ -13,7 +13,8 @@ from graphs.layers.activation import swiglu
 from graphs.layers.attention import attention
 from graphs.layers.moe import moe_mlp, route
 from graphs.layers.norm import layer_norm, rms_norm
-from graphs.layers.rope import apply_rope, inverse_frequencies, rope_table
+from graphs.layers.rope import inverse_frequencies, rotary_index, rotary_tables
+from graphs.ops.rotary import apply_rope, rope_table
 from graphs.state import RING
 from graphs.weights import DenseWeights, MoeWeights
 from tests.graphs.whole import (
@@ -194,8 +195,10 @@ def test_mtp_layers_have_the_window_too() -> None:
         pool.v[1] = random(64, 2, 24, seed=3)
         if touched is not None:
             pool.v[1, touched] += 3.0
-        args = (rows_at(40, 1), weights, pool, None, state.sliding_table, model.config, layer)
-        found.append(attention(h, *args))
+        rows = rows_at(40, 1)
+        rotary = rotary_tables(rows.position, model.config, FP32)[rotary_index(model.config, layer)]
+        args = (weights, pool, None, state.sliding_table, model.config, layer)
+        found.append(attention(h, rows, rotary, *args))
     assert not torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
 

@@ -20,7 +20,8 @@ from transformers.models.step3p7 import modeling_step3p7
 from graphs.checkpoint import Checkpoint
 from graphs.config import LayerConfig, ModelConfig
 from graphs.config_json import parse_config
-from graphs.layers.rope import apply_rope, inverse_frequencies, rope_table
+from graphs.layers.rope import inverse_frequencies
+from graphs.ops.rotary import apply_rope, rope_table
 from graphs.weights import MoeWeights
 from tests.graphs import configs, relative_checkpoint
 from tests.graphs.variants import copy, edit_config

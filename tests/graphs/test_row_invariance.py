@@ -12,12 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphs.layers.activation import sigmoid, swiglu
-from graphs.layers.attention import attend
-from graphs.layers.indexer import summarise
 from graphs.layers.linear import linear
 from graphs.layers.norm import layer_norm, rms_norm
-from graphs.layers.rope import apply_rope, inverse_frequencies, rope_table
+from graphs.layers.rope import inverse_frequencies
+from graphs.ops.attention import attend
+from graphs.ops.rotary import apply_rope, rope_table
 from graphs.ops.routed_experts import routed_experts
+from graphs.ops.summaries import summarise
 from graphs.weights import MoeWeights
 from tests.graphs.whole import BF16, FP32, golden_model
 

@@ -17,6 +17,7 @@ from graphs.backbone import decoder_layer, embed, head
 from graphs.checkpoint import Checkpoint
 from graphs.config import ModelConfig
 from graphs.layers.norm import rms_norm
+from graphs.layers.rope import rotary_index, rotary_tables
 from graphs.mtp import mtp_block
 from graphs.state import Rows, State, make_state
 from graphs.weights import ModelWeights
@@ -77,11 +78,13 @@ def layer_inputs(
     """The residual before each backbone layer, and last the one after all of them."""
     config, weights, rows = model.config, model.weights, rows_at(start, len(ids))
     r_TH = embed(ids, weights.embed)
+    rotary = rotary_tables(rows.position, config, dtype)
     for layer in config.layers:
         yield r_TH
         table = state.full_table if layer.attention == "full" else state.sliding_table
         places = state.layers[layer.index], state.indexers[layer.index], table
-        r_TH = decoder_layer(r_TH, rows, weights.layers[layer.index], *places, config, layer, dtype)
+        here = rows, rotary[rotary_index(config, layer)], weights.layers[layer.index]
+        r_TH = decoder_layer(r_TH, *here, *places, config, layer, dtype)
     yield r_TH
 
 
@@ -113,7 +116,9 @@ def chain(
     for depth, ids in enumerate(next_DT):
         rows = rows_at(0, len(r_TH))
         mtp = weights.mtp[depth]
-        r_TH = mtp_block(r_TH, ids, weights.embed, mtp, rows, state, config, depth, dtype)
+        rotary = rotary_tables(rows.position, config, dtype)
+        here = rows, rotary[rotary_index(config, config.mtp_layers[depth])]
+        r_TH = mtp_block(r_TH, ids, weights.embed, mtp, *here, state, config, depth, dtype)
         results.append((r_TH, head(r_TH, mtp.head_norm, mtp.head, config, dtype)))
     return results
 
