@@ -10,7 +10,7 @@ Legend: S slots of the batch, W = 1+K rows a slot, K drafts, T rows of a prefill
 in mtp.py.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -18,43 +18,25 @@ from torch import Tensor, nn
 from graphs.backbone import backbone, head
 from graphs.config import ModelConfig
 from graphs.mtp import draft_chain, remember
-from graphs.ops.sample import SampleRows, sample
+from graphs.ops.sample import count_tokens, sample
+from graphs.sampling import Sampling
 from graphs.state import Rows, State
 from graphs.weights import ModelWeights
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampling:
-    """Sampling parameters, one entry a slot of the batch (meanings: ops/sample.py)."""
-
-    seed: Tensor
-    choice: Tensor
-    temperature: Tensor
-    top_k: Tensor
-    top_p: Tensor
-    min_p: Tensor
-
-    def rows(self, position_SW: Tensor) -> SampleRows:
-        """Repeat each slot's parameters for its rows; position [S, W] of the tokens to draw."""
-        width = position_SW.shape[1]
-        return SampleRows(
-            position=position_SW.flatten(),
-            **{name: value.repeat_interleave(width) for name, value in vars(self).items()},
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
 class StepOutput:
-    """sampled [S, W]: the target's token after each row; accepted [S]: how many drafts were right
-    (tokens 0..accepted of `sampled` are committed); drafts [S, K]: for the next step."""
+    """sampled [S, W]: the target's token after each row; logprobs [S, W]: f32, of those tokens;
+    accepted [S]: how many drafts were right (tokens 0..accepted of `sampled` are committed); drafts
+    [S, K]: for the next step."""
 
     sampled: Tensor
+    logprobs: Tensor
     accepted: Tensor
     drafts: Tensor
 
 
-for _kind in (Sampling, StepOutput):
-    torch.export.register_dataclass(_kind, serialized_type_name=f"fourstep.{_kind.__name__}")
+torch.export.register_dataclass(StepOutput, serialized_type_name="fourstep.StepOutput")
 
 
 class DecodeStep(nn.Module):
@@ -84,16 +66,22 @@ class DecodeStep(nn.Module):
         rows = slot_rows(slot_S, position_SW, state)
         r_TH = backbone(tokens_SW.flatten(), rows, weights, state, config, act)
         logits_TV = head(r_TH, weights.norm, weights.head, config, act)
-        sampled_SW = sample(logits_TV, sampling.rows(position_SW + 1)).view_as(tokens_SW)
+        sampled_SW, logprobs_SW = sample(
+            *(logits_TV, tokens_SW, position_S, slot_S, sampling),
+            *(state.counts, state.prompt, state.bias),
+        )
         right_SK = (sampled_SW[:, :-1] == tokens_SW[:, 1:]).long()
         accepted_S = right_SK.cumprod(dim=1).sum(dim=1)
-        if drafts == 0:
-            return StepOutput(sampled=sampled_SW, accepted=accepted_S, drafts=sampled_SW[:, :0])
-        hidden_SWH = r_TH.unflatten(0, tokens_SW.shape)
-        drafts_SK = self._draft(
-            hidden_SWH, sampled_SW, accepted_S, position_S, slot_S, weights, state
+        count_tokens(state.counts, slot_S, sampled_SW, accepted_S)
+        drafts_SK = sampled_SW[:, :0]
+        if drafts > 0:
+            hidden_SWH = r_TH.unflatten(0, tokens_SW.shape)
+            drafts_SK = self._draft(
+                hidden_SWH, sampled_SW, accepted_S, position_S, slot_S, weights, state
+            )
+        return StepOutput(
+            sampled=sampled_SW, logprobs=logprobs_SW, accepted=accepted_S, drafts=drafts_SK
         )
-        return StepOutput(sampled=sampled_SW, accepted=accepted_S, drafts=drafts_SK)
 
     def _draft(
         self,
@@ -161,10 +149,18 @@ class PrefillChunk(nn.Module):
         rows = slot_rows(slot, (position + offset_T)[None], state, in_use)
         r_TH = backbone(tokens_A[: len(offset_T)], rows, weights, state, config, act)
         logits_TV = head(r_TH[count - 1], weights.norm, weights.head, config, act)
-        sampled_SW = sample(logits_TV, sampling.rows((position + count)[None])).view(1, 1)
+        sampled_SW, logprobs_SW = sample(
+            *(logits_TV, tokens_A[count - 1][None], position + count - 1, slot, sampling),
+            *(state.counts, state.prompt, state.bias),
+        )
         accepted_S = torch.zeros_like(count)
+        counted = torch.where(known > count, state.slots, slot)  # nothing is committed inside
+        count_tokens(state.counts, counted, sampled_SW, accepted_S)
+        output = StepOutput(
+            sampled=sampled_SW, logprobs=logprobs_SW, accepted=accepted_S, drafts=sampled_SW[:, :0]
+        )
         if drafts == 0:
-            return StepOutput(sampled=sampled_SW, accepted=accepted_S, drafts=sampled_SW[:, :0])
+            return output
         history = state.history
         past = history.ids.shape[1]
         last = past + count - 1
@@ -181,7 +177,7 @@ class PrefillChunk(nn.Module):
             *(hidden_SRH, ahead_SA, known_ahead, rows, last),
             *(weights, state, config, drafts, act),
         )
-        return StepOutput(sampled=sampled_SW, accepted=accepted_S, drafts=drafts_SK)
+        return replace(output, drafts=drafts_SK)
 
 
 def slot_rows(

@@ -12,8 +12,9 @@ from typing import Any, Literal
 import torch
 
 from graphs.config import ModelConfig
+from graphs.sampling import Sampling, pack_bits, words
 from graphs.state import make_state
-from graphs.step import DecodeStep, PrefillChunk, Sampling, StepOutput
+from graphs.step import DecodeStep, PrefillChunk, StepOutput
 from graphs.weights import ModelWeights
 from runtime.blocks import BlockPlan
 from runtime.request import SamplingParams
@@ -91,7 +92,9 @@ class Engine:
     @torch.inference_mode()
     def prefill(self, prompt: Sequence[int], slot: int, params: SamplingParams) -> Committed:
         """Load a prompt into `slot`, chunk by chunk; the first token and its drafts."""
-        sampling = self._sampling([params])
+        self.state.counts[slot] = 0
+        self.state.prompt[slot] = pack_bits(prompt, self.config.vocab_size)
+        sampling = self._sampling([params], rows=1)
         starts = range(0, len(prompt), self.chunk)
         outputs = [self._prefill_chunk(prompt, start, slot, sampling) for start in starts]
         [committed] = self._read(outputs[-1])
@@ -127,7 +130,7 @@ class Engine:
             self._ints(tokens),
             self._ints(positions),
             self._ints(slots),
-            self._sampling(params),
+            self._sampling(params, rows=len(params) * (1 + self.draft_tokens)),
             self.weights,
             self.state,
         )
@@ -143,19 +146,26 @@ class Engine:
             for row, count, next_drafts in columns
         ]
 
-    def _sampling(self, params: Sequence[SamplingParams]) -> Sampling:
+    def _sampling(self, params: Sequence[SamplingParams], rows: int) -> Sampling:
         def floats(name: str) -> torch.Tensor:
             values = [getattr(p, name) for p in params]
             return torch.tensor(values, dtype=torch.float32, device=self.weights.embed.device)
 
+        # 64-bit seeds may be unsigned; the noise uses their bits.
+        seed = self._ints([(p.seed + 2**63) % 2**64 - 2**63 for p in params])
+        off = torch.zeros_like(seed, dtype=torch.float32)
         return Sampling(
-            # 64-bit seeds may be unsigned; the noise uses their bits.
-            seed=self._ints([(p.seed + 2**63) % 2**64 - 2**63 for p in params]),
+            seed=seed,
             choice=self._ints([p.choice for p in params]),
             temperature=floats("temperature"),
             top_k=self._ints([p.top_k for p in params]),
             top_p=floats("top_p"),
             min_p=floats("min_p"),
+            presence=off,
+            frequency=off,
+            repetition=off + 1,
+            flags=torch.zeros_like(seed),
+            mask=seed.new_zeros(rows, words(self.config.vocab_size), dtype=torch.int32),
         )
 
     def _ints(self, values: Sequence[Any]) -> torch.Tensor:

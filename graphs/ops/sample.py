@@ -1,97 +1,115 @@
-"""Sampling: filter each row's distribution, add keyed Gumbel noise, take the argmax.
+"""Operators that end a step: sample draws a token a row, count_tokens remembers it, argmax drafts.
 
-Knows temperature, min-p, top-k, top-p (applied in that order) and Philox. Keeps true: the noise of
-a token is a pure function of (seed, choice, absolute position, token id), so a row draws the same
-token in whatever window, batch or chunk it is computed; temperature 0 is the plain argmax of the
-same code; ties go to the lower id. Gumbel-argmax: argmax(logit/t + g) is a sample of
-softmax(logit/t).
+Knows the order of the rules: bias and mask, penalties, temperature, min-p, top-k, top-p, then keyed
+Gumbel noise and the argmax, which is a sample of what the rules left. Keeps true: a row draws the
+same token with the same logprob in whatever window, batch or chunk it is computed; temperature 0 is
+the plain argmax of the same code; ties go to the lower id; a row without any number to choose, NaN
+or all refused, gives -1 for the caller to report.
 
-Legend: T rows, V vocabulary.
+Legend: S entries, W rows an entry, T = S*W rows, V vocabulary, N slots.
 """
 
-from dataclasses import dataclass
+import dataclasses
 
 import torch
 from torch import Tensor
 
-_MASK = 0xFFFFFFFF
-_ROUNDS = 10
-_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)  # Philox-4x32 (Salmon et al., SC 2011, table 2)
-_WEYL = (0x9E3779B9, 0xBB67AE85)
+from graphs.ops.library import define
+from graphs.ops.sample_filters import bias_and_mask, keep_mask, output_counts, penalise
+from graphs.ops.sample_noise import gumbel
+from graphs.sampling import Sampling, unpack_bits
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(Sampling) if field.name != "mask")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SampleRows:
-    """Sampling parameters, one entry a row; `top_k` 0 and `top_p` 1 and `min_p` 0 switch off."""
+def sample(
+    logits_TV: Tensor,
+    tokens_SW: Tensor,
+    position_S: Tensor,
+    slot_S: Tensor,
+    sampling: Sampling,
+    counts: Tensor,
+    prompt: Tensor,
+    bias: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """(tokens int64 [S, W], their logprobs f32 [S, W]) from logits f32 [S*W, V].
 
-    seed: Tensor  # [T] int64
-    choice: Tensor  # [T] int64, which of a request's n answers
-    position: Tensor  # [T] int64, of the token that is drawn
-    temperature: Tensor  # [T] f32
-    top_k: Tensor  # [T] int64
-    top_p: Tensor  # [T] f32
-    min_p: Tensor  # [T] f32
+    tokens int64 [S, W]: the last committed token, which stands at `position` int64 [S], then the
+    drafts, so row k draws the token of position + k + 1. slot int64 [S], N for padding. counts
+    int32 [N+1, V]: output tokens so far; prompt int32 [N+1, U]: bit sets; bias f32 [N+1, V]. The
+    logprob is that of the model: before every rule. It is NaN where the token is -1.
+    """
+    fields = (getattr(sampling, name) for name in _FIELDS)
+    where = (logits_TV, tokens_SW, position_S, slot_S)
+    return _sample_op(*where, *fields, counts, prompt, bias, sampling.mask)
 
 
-torch.export.register_dataclass(SampleRows, serialized_type_name="fourstep.SampleRows")
+def _sample(
+    logits_TV: Tensor,
+    tokens_SW: Tensor,
+    position_S: Tensor,
+    slot_S: Tensor,
+    seed_S: Tensor,
+    choice_S: Tensor,
+    temperature_S: Tensor,
+    top_k_S: Tensor,
+    top_p_S: Tensor,
+    min_p_S: Tensor,
+    presence_S: Tensor,
+    frequency_S: Tensor,
+    repetition_S: Tensor,
+    flags_S: Tensor,
+    counts: Tensor,
+    prompt: Tensor,
+    bias: Tensor,
+    mask_TU: Tensor,
+) -> tuple[Tensor, Tensor]:
+    width, vocab = tokens_SW.shape[1], logits_TV.shape[1]
 
+    def rows(entry_S: Tensor) -> Tensor:
+        return entry_S.repeat_interleave(width)
 
-def sample(logits_TV: Tensor, rows: SampleRows) -> Tensor:
-    """One token a row, int64 [T], from logits f32 [T, V]."""
-    temperature = rows.temperature[:, None]
+    x_SWV = logits_TV.view(*tokens_SW.shape, vocab)
+    x_SWV = bias_and_mask(x_SWV, slot_S, flags_S, bias, mask_TU)
+    output_SWV = output_counts(counts, slot_S, tokens_SW)
+    prompt_SV = unpack_bits(prompt[slot_S], vocab)
+    x_SWV = penalise(x_SWV, output_SWV, prompt_SV, repetition_S, frequency_S, presence_S)
+    x_TV, temperature = x_SWV.flatten(0, 1), rows(temperature_S)[:, None]
     warm = torch.where(temperature > 0, temperature, 1.0)
     # Below the row's largest, so that no temperature is too small: two logits never overflow alike.
-    scaled_TV = (logits_TV - logits_TV.amax(-1, keepdim=True)) / warm
-    kept_TV = keep_mask(scaled_TV, rows)
-    noise_TV = gumbel(rows, logits_TV.shape[1])
+    scaled_TV = (x_TV - x_TV.amax(-1, keepdim=True)) / warm
+    kept_TV = keep_mask(scaled_TV, rows(top_k_S), rows(top_p_S), rows(min_p_S))
+    ahead_W = torch.arange(1, 1 + width, device=position_S.device)
+    position_T = (position_S[:, None] + ahead_W).flatten()
+    noise_TV = gumbel(rows(seed_S), rows(choice_S), position_T, vocab)
     score_TV = scaled_TV + torch.where(temperature > 0, noise_TV, 0.0)
-    return first_argmax(score_TV.masked_fill(~kept_TV, -torch.inf))
+    token_T = first_argmax(score_TV.masked_fill(~kept_TV, -torch.inf))
+    return token_T.view_as(tokens_SW), _logprob(logits_TV, token_T).view_as(tokens_SW)
 
 
-def keep_mask(scaled_TV: Tensor, rows: SampleRows) -> Tensor:
-    """bool [T, V]: what min-p, then top-k, then top-p leave of softmax(scaled); never nothing.
-
-    top-p counts the probability before a token in falling order, renormalised over what is left,
-    and keeps the token while that is below top_p. Equal logits rank by rising id.
-    """
-    order = scaled_TV.sort(dim=-1, descending=True, stable=True)
-    rank_V = torch.arange(scaled_TV.shape[1], device=scaled_TV.device)
-    relative = torch.exp(order.values - order.values[:, :1])  # p / p_max
-    kept = relative >= rows.min_p[:, None]
-    kept &= (rank_V < rows.top_k[:, None]) | (rows.top_k[:, None] <= 0)
-    mass = torch.where(kept, relative, 0.0).double()
-    # The total from the running sum too: sum() orders its terms by the number of rows.
-    upto = mass.cumsum(-1)
-    share = (upto - mass) / upto[:, -1:]
-    kept &= (share < rows.top_p[:, None]) | (rows.top_p[:, None] >= 1)
-    kept |= rank_V == 0
-    return torch.zeros_like(kept).scatter(1, order.indices, kept)
+def _logprob(logits_TV: Tensor, token_T: Tensor) -> Tensor:
+    """log_softmax of each row at its token; the sum in one order whatever the number of rows."""
+    below_TV = (logits_TV - logits_TV.amax(-1, keepdim=True)).double()
+    total_T = below_TV.exp().cumsum(-1)[:, -1]
+    at_T = below_TV.gather(1, token_T.clamp(min=0)[:, None])[:, 0]
+    return torch.where(token_T < 0, torch.nan, at_T - total_T.log()).float()
 
 
-def gumbel(rows: SampleRows, vocab: int) -> Tensor:
-    """Standard Gumbel noise f32 [T, V], keyed by (seed, choice, position, token id)."""
-    quads = -(-vocab // 4)
-    token = torch.arange(quads, device=rows.seed.device)
-    position, choice = rows.position[:, None], rows.choice[:, None]
-    zero = torch.zeros_like(position + token)
-    counter = (token + zero, position & _MASK, position >> 32 & _MASK, choice + zero)
-    words = torch.stack(philox(counter, _words(rows.seed[:, None])), dim=-1).flatten(1)[:, :vocab]
-    uniform = (words.double() + 0.5) * 2.0**-32
-    return -torch.log(-torch.log(uniform)).float()
+def _sample_fake(logits_TV: Tensor, tokens_SW: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(tokens_SW), torch.empty_like(tokens_SW, dtype=torch.float32)
 
 
-def philox(
-    counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Philox-4x32-10 on 32-bit words held in int64 tensors; shapes broadcast."""
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
-    for _ in range(_ROUNDS):
-        high0, low0 = _multiply(_MULTIPLIERS[0], c0)
-        high1, low1 = _multiply(_MULTIPLIERS[1], c2)
-        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
-        k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
-    return c0, c1, c2, c3
+_arguments = ", ".join(
+    f"Tensor {name}"
+    for name in (
+        *("logits", "tokens", "position", "slot"),
+        *_FIELDS,
+        *("counts", "prompt", "bias", "mask"),
+    )
+)
+_sample_op = define(
+    f"sample({_arguments}) -> (Tensor token, Tensor logprob)", _sample, _sample_fake
+)
 
 
 def first_argmax(x_TV: Tensor) -> Tensor:
@@ -106,12 +124,35 @@ def first_argmax(x_TV: Tensor) -> Tensor:
     return torch.where(first_T < vocab, first_T, -1)
 
 
-def _multiply(factor: int, word: Tensor) -> tuple[Tensor, Tensor]:
-    """High and low 32 bits of a product; int64 wraps, its bits are those of the unsigned
-    product."""
-    product = word * factor
-    return (product >> 32) & _MASK, product & _MASK
+def _argmax_fake(x_TV: Tensor) -> Tensor:
+    return x_TV.new_empty(x_TV.shape[0], dtype=torch.int64)
 
 
-def _words(seed: Tensor) -> tuple[Tensor, Tensor]:
-    return seed & _MASK, (seed >> 32) & _MASK
+argmax = define("argmax(Tensor logits) -> Tensor", first_argmax, _argmax_fake)
+
+
+def count_tokens(counts: Tensor, slot_S: Tensor, sampled_SW: Tensor, accepted_S: Tensor) -> None:
+    """Add one to counts[slot] of each committed token sampled[s, 0..accepted[s]], in place.
+
+    Padding entries have the scratch slot. A token of -1 counts nowhere.
+    """
+    _count_op(counts, slot_S, sampled_SW, accepted_S)
+
+
+def _count(counts: Tensor, slot_S: Tensor, sampled_SW: Tensor, accepted_S: Tensor) -> None:
+    index_W = torch.arange(sampled_SW.shape[1], device=sampled_SW.device)
+    committed_SW = (index_W <= accepted_S[:, None]) & (sampled_SW >= 0)
+    slot_SW = slot_S[:, None].expand_as(sampled_SW)
+    place = (slot_SW, sampled_SW.clamp(min=0))
+    counts.index_put_(place, committed_SW.to(counts.dtype), accumulate=True)
+
+
+def _count_fake(*_: Tensor) -> None:
+    return None
+
+
+_count_op = define(
+    "count_tokens(Tensor(a!) counts, Tensor slot, Tensor sampled, Tensor accepted) -> ()",
+    _count,
+    _count_fake,
+)

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from graphs.step import DecodeStep, PrefillChunk, Sampling
+from graphs.sampling import Sampling, words
+from graphs.step import DecodeStep, PrefillChunk
 from tests.graphs.whole import FP32, fresh_state, golden, golden_model
 
 
-def sampling(temperature: float) -> Sampling:
-    zero = torch.zeros(1, dtype=torch.int64)
+def sampling(temperature: float, rows: int = 1) -> Sampling:
+    zero, vocab = torch.zeros(1, dtype=torch.int64), golden_model().config.vocab_size
     return Sampling(
         seed=zero + 11,
         choice=zero,
@@ -23,6 +24,11 @@ def sampling(temperature: float) -> Sampling:
         top_k=zero + 20,
         top_p=torch.full((1,), 0.9),
         min_p=torch.zeros(1),
+        presence=torch.full((1,), 0.5),
+        frequency=torch.zeros(1),
+        repetition=torch.ones(1),
+        flags=zero,
+        mask=torch.zeros(rows, words(vocab), dtype=torch.int32),
     )
 
 
@@ -51,7 +57,8 @@ def test_decode_step_exports(draft_tokens: int) -> None:
     model = golden_model("nvfp4-packed")
     state = fresh_state(model)
     tokens = golden()["prompt_60"].long()[None, : 1 + draft_tokens]
-    inputs = (tokens, torch.tensor([0]), torch.tensor([0]), sampling(0.7), model.weights, state)
+    asked = sampling(0.7, rows=1 + draft_tokens)
+    inputs = (tokens, torch.tensor([0]), torch.tensor([0]), asked, model.weights, state)
     same_after_export(DecodeStep(model.config, draft_tokens, FP32), inputs)
 
 

@@ -1,4 +1,4 @@
-"""The sampler: its noise, its filters, its frequencies, and what a draw does not depend on.
+"""The sampler's parts: its noise, its filters and its argmax.
 
 Every draw has a fixed key, so nothing here is a chance; p-values are constants of the code.
 """
@@ -14,26 +14,25 @@ from hypothesis import strategies as st
 from scipy.stats import gumbel_r, kstest
 from torch import Tensor
 
-from graphs.ops.sample import SampleRows, first_argmax, gumbel, keep_mask, philox
+from graphs.ops.sample import first_argmax
+from graphs.ops.sample_filters import keep_mask
+from graphs.ops.sample_noise import gumbel, philox
 from tests.fit import p_value
 
 WORD = 2**32
-DTYPES = {"temperature": torch.float32, "top_p": torch.float32, "min_p": torch.float32}
-KEY = {"seed": 0, "choice": 0, "position": 0}
-OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
 
-def rows(count: int, **given: Any) -> SampleRows:
-    """`count` rows; a parameter is one value for all or a list."""
-    values = {
-        name: torch.as_tensor(value, dtype=DTYPES.get(name, torch.int64)).expand(count)
-        for name, value in {**KEY, **OFF, **given}.items()
-    }
-    return SampleRows(**values)
+def noise(count: int, vocab: int, **keys: Any) -> Tensor:
+    """gumbel [count, vocab]; a key is one value for all rows or a list."""
+    filled = {"seed": 0, "choice": 0, "position": 0, **keys}
+    parts = {name: torch.as_tensor(value).expand(count) for name, value in filled.items()}
+    return gumbel(parts["seed"], parts["choice"], parts["position"], vocab)
 
 
-def pick(of: SampleRows, index: Any) -> SampleRows:
-    return SampleRows(**{name: value[index] for name, value in vars(of).items()})
+def kept(scaled: Tensor, *, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> list[int]:
+    """Ids that the filters leave of one row."""
+    values = torch.tensor([top_k]), torch.tensor([top_p]), torch.tensor([min_p])
+    return keep_mask(scaled[None], *values)[0].nonzero().flatten().tolist()
 
 
 def words(*values: int) -> tuple[Any, ...]:
@@ -81,7 +80,7 @@ def test_the_noise_of_a_token_is_keyed_by_seed_choice_position_and_id(
 ) -> None:
     """The key's layout, so that a seed keeps its meaning from version to version."""
     signed = seed - 2**64 if seed >= 2**63 else seed
-    found = gumbel(rows(1, seed=signed, choice=choice, position=position), vocab)[0]
+    found = noise(1, vocab, seed=signed, choice=choice, position=position)[0]
     for token in range(vocab):
         counter = [token // 4, position % WORD, position // WORD, choice]
         word = plain_philox(counter, [seed % WORD, seed // WORD])[token % 4]
@@ -89,20 +88,20 @@ def test_the_noise_of_a_token_is_keyed_by_seed_choice_position_and_id(
 
 
 def test_moments_of_the_noise() -> None:
-    noise = gumbel(rows(400, seed=list(range(400))), 500).flatten().double()
-    assert noise.mean() == pytest.approx(0.5772157, abs=0.01)  # 3.5 standard errors
-    assert noise.var() == pytest.approx(math.pi**2 / 6, abs=0.03)
-    uniform = torch.exp(-torch.exp(-noise))
+    found = noise(400, 500, seed=list(range(400))).flatten().double()
+    assert found.mean() == pytest.approx(0.5772157, abs=0.01)  # 3.5 standard errors
+    assert found.var() == pytest.approx(math.pi**2 / 6, abs=0.03)
+    uniform = torch.exp(-torch.exp(-found))
     assert uniform.mean() == pytest.approx(0.5, abs=0.0025)
     assert uniform.var() == pytest.approx(1 / 12, abs=0.0008)
-    assert kstest(noise.numpy(), gumbel_r.cdf).pvalue > 0.01
+    assert kstest(found.numpy(), gumbel_r.cdf).pvalue > 0.01
 
 
 NEIGHBOURS: dict[str, Callable[[], Tensor]] = {
-    "tokens": lambda: gumbel(rows(20_000, seed=list(range(20_000))), 2),
-    "positions": lambda: gumbel(rows(40_000, position=list(range(40_000))), 1).view(-1, 2),
-    "seeds": lambda: gumbel(rows(40_000, seed=list(range(40_000))), 1).view(-1, 2),
-    "choices": lambda: gumbel(rows(40_000, choice=list(range(40_000))), 1).view(-1, 2),
+    "tokens": lambda: noise(20_000, 2, seed=list(range(20_000))),
+    "positions": lambda: noise(40_000, 1, position=list(range(40_000))).view(-1, 2),
+    "seeds": lambda: noise(40_000, 1, seed=list(range(40_000))).view(-1, 2),
+    "choices": lambda: noise(40_000, 1, choice=list(range(40_000))).view(-1, 2),
 }
 
 
@@ -126,8 +125,8 @@ def test_the_noise_is_finite_at_both_ends(
     token: int, position: int, choice: int, expected: float
 ) -> None:
     """Keys whose word is 0 and 2^32 - 1, found by running Philox backwards."""
-    noise = gumbel(rows(1, position=position, choice=choice), token + 1)[0, token]
-    assert noise == pytest.approx(expected, rel=1e-6)
+    found = noise(1, token + 1, position=position, choice=choice)[0, token]
+    assert found == pytest.approx(expected, rel=1e-6)
 
 
 def test_first_argmax() -> None:
@@ -146,14 +145,14 @@ def kept_plainly(scaled: list[float], top_k: int, top_p: float, min_p: float) ->
     assume(all(r == min_p or abs(r - min_p) > close for r in relative.values()))
     left = [token for token in order if relative[token] >= min_p]
     left = left[:top_k] if top_k else left
-    total, before, kept = sum(relative[token] for token in left), 0.0, []
+    total, before, found = sum(relative[token] for token in left), 0.0, []
     for token in left:
         share = before / total
         assume(share == top_p or abs(share - top_p) > close)
         if top_p >= 1 or share < top_p:
-            kept.append(token)
+            found.append(token)
         before += relative[token]
-    return sorted(kept)
+    return sorted(found)
 
 
 LOGITS = st.lists(
@@ -180,8 +179,8 @@ def test_the_filters_against_a_plain_implementation(
 ) -> None:
     top_k, top_p, min_p = filters
     expected = kept_plainly(logits, top_k, top_p, min_p)
-    found = keep_mask(torch.tensor([logits]), rows(1, top_k=top_k, top_p=top_p, min_p=min_p))
-    assert found[0].nonzero().flatten().tolist() == expected
+    found = kept(torch.tensor(logits), top_k=top_k, top_p=top_p, min_p=min_p)
+    assert found == expected
     assert expected  # never nothing
 
 
@@ -200,8 +199,6 @@ def test_the_filters_against_a_plain_implementation(
         ({"top_k": 3, "top_p": 0.8}, [0, 1]),  # shares of 4/7, 2/7 and 1/7
     ],
 )
-def test_the_filters_on_one_row(filters: dict[str, float], expected: list[int]) -> None:
+def test_the_filters_on_one_row(filters: dict[str, Any], expected: list[int]) -> None:
     """Probabilities 1/4, 1/2, 1/8, 1/8 and next to nothing."""
-    row = torch.tensor([[0.25, 0.5, 0.125, 0.125, 1e-9]]).log()
-    kept = keep_mask(row, rows(1, **filters))[0]
-    assert kept.nonzero().flatten().tolist() == expected
+    assert kept(torch.tensor([0.25, 0.5, 0.125, 0.125, 1e-9]).log(), **filters) == expected

@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphs.ops.sample import first_argmax, gumbel, sample
+from graphs.ops.sample import first_argmax
 from tests.fit import filtered, p_value
-from tests.graphs.test_sample import pick, rows
+from tests.graphs.draws import drawn, draws
 
 COUNT = 20_000
 LOGITS = torch.randn(40, generator=torch.Generator().manual_seed(3)) * 2
@@ -31,15 +31,15 @@ FILTERS: dict[str, dict[str, float]] = {
 @pytest.mark.parametrize("varied", ["seed", "position", "choice"])
 @pytest.mark.parametrize("filters", FILTERS)
 def test_frequencies(filters: str, varied: str) -> None:
-    keys = rows(COUNT, **FILTERS[filters], **{varied: list(range(COUNT))})
-    counts = torch.bincount(sample(LOGITS.expand(COUNT, -1), keys), minlength=len(LOGITS))
+    found = drawn(LOGITS.repeat(COUNT, 1), **FILTERS[filters], **{varied: list(range(COUNT))})
+    counts = torch.bincount(found, minlength=len(LOGITS))
     assert p_value(counts, filtered(LOGITS, **FILTERS[filters])) > 0.01
 
 
 def test_the_frequencies_tell_filters_apart() -> None:
     """The test above sees a filter that is not applied, and a temperature that is a little off."""
-    keys = rows(COUNT, seed=list(range(COUNT)))
-    counts = torch.bincount(sample(LOGITS.expand(COUNT, -1), keys), minlength=len(LOGITS))
+    found = drawn(LOGITS.repeat(COUNT, 1), seed=list(range(COUNT)))
+    counts = torch.bincount(found, minlength=len(LOGITS))
     for name, wrong in FILTERS.items():
         if name != "plain":
             assert p_value(counts, filtered(LOGITS, **wrong)) < 1e-6
@@ -47,32 +47,35 @@ def test_the_frequencies_tell_filters_apart() -> None:
 
 
 MANY = 64
-MIXED = rows(
-    MANY,
-    seed=[7 * i for i in range(MANY)],
-    choice=[i % 3 for i in range(MANY)],
-    position=[i // 2 for i in range(MANY)],
-    temperature=[(0.0, 0.3, 1.0, 4.0)[i % 4] for i in range(MANY)],
-    top_k=[(0, 3, 50)[i % 3] for i in range(MANY)],
-    top_p=[(1.0, 0.7)[i % 2] for i in range(MANY)],
-    min_p=[(0.0, 0.05)[i // 2 % 2] for i in range(MANY)],
-)
+MIXED = {
+    "seed": [7 * i for i in range(MANY)],
+    "choice": [i % 3 for i in range(MANY)],
+    "position": [i // 2 for i in range(MANY)],
+    "temperature": [(0.0, 0.3, 1.0, 4.0)[i % 4] for i in range(MANY)],
+    "top_k": [(0, 3, 50)[i % 3] for i in range(MANY)],
+    "top_p": [(1.0, 0.7)[i % 2] for i in range(MANY)],
+    "min_p": [(0.0, 0.05)[i // 2 % 2] for i in range(MANY)],
+    "presence": [(0.0, 0.0, 1.5)[i % 3] for i in range(MANY)],
+    "repetition": [(1.0, 1.3, 0.7)[i % 3] for i in range(MANY)],
+}
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(st.lists(st.integers(0, MANY - 1), min_size=1, max_size=MANY), st.sampled_from([5, 97]))
 def test_a_draw_does_not_depend_on_the_other_rows(index: list[int], vocab: int) -> None:
-    logits = torch.randn(MANY, vocab, generator=torch.Generator().manual_seed(vocab)) * 3
-    alone = sample(logits, MIXED)
-    assert torch.equal(sample(logits[index], pick(MIXED, index)), alone[index])
-    assert torch.equal(gumbel(pick(MIXED, index), vocab), gumbel(MIXED, vocab)[index])
+    made = torch.Generator().manual_seed(vocab)
+    logits = torch.randn(2 * MANY, vocab, generator=made) * 3
+    counts = torch.randint(0, 3, (MANY + 1, vocab), dtype=torch.int32, generator=made)
+    tokens = torch.randint(0, vocab, (MANY, 2), generator=made)
+    batch = draws(logits, width=2, tokens=tokens, counts=counts, **MIXED)
+    for found, expected in zip(batch.pick(index).run(), batch.run(), strict=True):
+        assert torch.equal(found, expected[index])
 
 
-def draws(**keys: Any) -> list[int]:
+def flat(**keys: Any) -> list[int]:
     """Eight draws from a flat distribution of 1000 tokens at successive positions."""
     start = keys.pop("position", 0)
-    made = rows(8, position=[start + i for i in range(8)], **keys)
-    return sample(torch.zeros(8, 1000), made).tolist()
+    return drawn(torch.zeros(8, 1000), position=[start + i for i in range(8)], **keys).tolist()
 
 
 KEYS: tuple[dict[str, int], ...] = (
@@ -83,13 +86,13 @@ KEYS: tuple[dict[str, int], ...] = (
 
 
 def test_every_part_of_the_key_matters() -> None:
-    found = [tuple(draws(**keys)) for keys in KEYS]
+    found = [tuple(flat(**keys)) for keys in KEYS]
     assert len(set(found)) == len(KEYS)
-    assert found == [tuple(draws(**keys)) for keys in KEYS]
+    assert found == [tuple(flat(**keys)) for keys in KEYS]
 
 
 def test_positions_do_not_repeat_each_other() -> None:
-    assert len(set(draws())) == 8
+    assert len(set(flat())) == 8
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
@@ -103,8 +106,8 @@ def test_temperature_zero_is_the_first_argmax(
     logits: list[float], seed: int, top_k: int, top_p: float
 ) -> None:
     row = torch.tensor([logits])
-    keys = rows(1, seed=seed, temperature=0.0, top_k=top_k, top_p=top_p, min_p=0.1)
-    assert sample(row, keys).item() == first_argmax(row).item() == logits.index(max(logits))
+    found = drawn(row, seed=seed, temperature=0.0, top_k=top_k, top_p=top_p, min_p=0.1)
+    assert found.item() == first_argmax(row).item() == logits.index(max(logits))
 
 
 @pytest.mark.parametrize("temperature", [1e-45, 1e-38, 1e-30, 1e-6])
@@ -112,19 +115,19 @@ def test_a_tiny_temperature_is_greedy(temperature: float) -> None:
     """Also where logits divided by it would all be infinite."""
     row = torch.tensor([[50.0, 100.0, 99.0], [-300.0, -200.0, -201.0], [0.0, 1e30, -1e30]])
     for seed in range(20):
-        assert sample(row, rows(3, seed=seed, temperature=temperature)).tolist() == [1, 1, 1]
+        assert drawn(row, seed=seed, temperature=temperature).tolist() == [1, 1, 1]
 
 
 def test_a_huge_temperature_is_flat() -> None:
-    keys = rows(COUNT, temperature=1e38, seed=list(range(COUNT)))
-    counts = torch.bincount(sample(LOGITS.expand(COUNT, -1), keys), minlength=len(LOGITS))
+    found = drawn(LOGITS.repeat(COUNT, 1), temperature=1e38, seed=list(range(COUNT)))
+    counts = torch.bincount(found, minlength=len(LOGITS))
     assert p_value(counts, torch.full_like(LOGITS, 1 / len(LOGITS))) > 0.01
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1e-38, 1.0, 1e38])
 def test_what_has_no_probability_is_never_drawn(temperature: float) -> None:
-    row = torch.tensor([-math.inf, 0.0, -math.inf, 0.5]).expand(2_000, -1)
-    found = sample(row, rows(2_000, temperature=temperature, seed=list(range(2_000))))
+    row = torch.tensor([-math.inf, 0.0, -math.inf, 0.5]).repeat(2_000, 1)
+    found = drawn(row, temperature=temperature, seed=list(range(2_000)))
     assert set(found.tolist()) <= {1, 3}
 
 
@@ -133,6 +136,6 @@ def test_what_has_no_probability_is_never_drawn(temperature: float) -> None:
 def test_nan_is_reported(temperature: float, place: int) -> None:
     row = torch.zeros(2, 3)
     row[1, place] = math.nan
-    found = sample(row, rows(2, temperature=temperature, top_k=2, top_p=0.9))
+    found = drawn(row, temperature=temperature, top_k=2, top_p=0.9)
     assert found[0] >= 0
     assert found[1] == -1
