@@ -23,7 +23,10 @@ from graphs.cache import locked
 
 SOURCES = Path(__file__).with_name("cpu")
 ISAS = ("scalar", "avx2", "avx512")
-_FLAGS = ("-O3", "-std=c++20", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-Wall")
+_FLAGS = (
+    *("-O3", "-std=c++20", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden"),
+    *("-Wall", "-Wno-maybe-uninitialized"),  # gcc 12 finds those in its own intrinsics
+)
 _ISA_FLAGS = {
     "scalar": (),
     "avx2": ("-mavx2", "-mfma"),

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #if defined(__AVX2__)
 #include <immintrin.h>
 #endif
@@ -135,9 +136,20 @@ inline V scale_by_power(V a, V n) { FS_EACH(std::ldexp(a.x[i], (int)n.x[i])) }
 #endif
 
 inline void store(V a, bf16* p) {
+#if defined(__AVX512F__)
+  // round_bf16 on every lane
+  __m512i bits = _mm512_castps_si512(a.v), even = _mm512_srli_epi32(bits, 16);
+  __m512i odd = _mm512_and_si512(even, _mm512_set1_epi32(1));
+  __m512i near = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  __m512i quiet = _mm512_or_si512(even, _mm512_set1_epi32(0x40));
+  __mmask16 nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
+  __m512i word = _mm512_mask_mov_epi32(_mm512_srli_epi32(near, 16), nan, quiet);
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(word));
+#else
   float x[kLanes];
   store(a, x);
   for (int i = 0; i < kLanes; ++i) p[i] = round_bf16(x[i]);
+#endif
 }
 
 // The one order in which the lanes of a value are added: halves onto halves.

@@ -1,0 +1,127 @@
+// Tensors to matrices, with every shape and dtype checked: a kernel trusts what it gets.
+#include "dense_matrices.h"
+
+#include <ATen/ATen.h>
+
+namespace fs {
+namespace {
+
+// A stack's tensor as [E, ...]: a plain matrix gets a leading dim of one.
+at::Tensor lifted(const at::Tensor& t, int64_t dims, const char* what) {
+  TORCH_CHECK(t.is_contiguous(), what, " of a matrix is not contiguous");
+  TORCH_CHECK(t.dim() == dims || t.dim() == dims + 1, what, " has ", t.dim(), " dims");
+  return t.dim() == dims ? t.unsqueeze(0) : t;
+}
+
+void check_shape(const at::Tensor& t, at::IntArrayRef shape, at::ScalarType dtype,
+                 const char* what) {
+  TORCH_CHECK(t.sizes() == shape, what, " has shape ", t.sizes(), ", not ", shape);
+  TORCH_CHECK(t.scalar_type() == dtype, what, " is ", t.scalar_type(), ", not ", dtype);
+}
+
+Stack plain_stack(const at::Tensor& weight) {
+  at::Tensor w = lifted(weight, 2, "weight");
+  Stack s;
+  s.first.format = is_bf16(w.scalar_type()) ? Format::bf16 : Format::f32;
+  s.first.out = w.size(1);
+  s.first.in = w.size(2);
+  s.experts = w.size(0);
+  s.weight_bytes = w.size(1) * w.size(2) * w.element_size();
+  s.first.weight = static_cast<const char*>(w.const_data_ptr());
+  return s;
+}
+
+Stack fp8_stack(const at::Tensor& weight, const at::Tensor& scale, std::string_view block) {
+  at::Tensor w = lifted(weight, 2, "weight"), s = lifted(scale, 2, "scale_inv");
+  Stack stack;
+  Matrix& m = stack.first;
+  m.format = Format::fp8;
+  size_t cross = block.find('x');
+  TORCH_CHECK(cross != std::string_view::npos, "fp8 needs a block, like fp8:128x128");
+  m.block_out = std::stoll(std::string(block.substr(0, cross)));
+  m.block_in = std::stoll(std::string(block.substr(cross + 1)));
+  m.out = w.size(1);
+  m.in = w.size(2);
+  TORCH_CHECK(m.block_out > 0 && m.block_in > 0 && m.in * m.block_in < int64_t{1} << 32,
+              "fp8 block ", block, " for ", m.in, " columns");
+  int64_t down = (m.out + m.block_out - 1) / m.block_out;
+  int64_t across = (m.in + m.block_in - 1) / m.block_in;
+  TORCH_CHECK(w.scalar_type() == at::kFloat8_e4m3fn, "weight is ", w.scalar_type(), ", not e4m3");
+  check_shape(s, {w.size(0), down, across}, at::kFloat, "scale_inv");
+  stack.experts = w.size(0);
+  stack.weight_bytes = m.out * m.in;
+  stack.scale_bytes = down * across * 4;
+  m.weight = static_cast<const char*>(w.const_data_ptr());
+  m.scale = static_cast<const char*>(s.const_data_ptr());
+  return stack;
+}
+
+Stack nvfp4_stack(const at::Tensor& weight, const at::Tensor& scale, const at::Tensor& scale_2) {
+  at::Tensor w = lifted(weight, 2, "weight"), s = lifted(scale, 2, "scale");
+  at::Tensor second = lifted(scale_2, 0, "scale_2");
+  Stack stack;
+  Matrix& m = stack.first;
+  m.format = Format::nvfp4;
+  m.out = w.size(1);
+  m.in = w.size(2) * 2;
+  TORCH_CHECK(m.in % 16 == 0, "nvfp4 needs a multiple of 16 columns, not ", m.in);
+  TORCH_CHECK(w.scalar_type() == at::kByte, "weight is ", w.scalar_type(), ", not uint8");
+  check_shape(s, {w.size(0), m.out, m.in / 16}, at::kFloat8_e4m3fn, "scale");
+  check_shape(second, {w.size(0)}, at::kFloat, "scale_2");
+  stack.experts = w.size(0);
+  stack.weight_bytes = m.out * m.in / 2;
+  stack.scale_bytes = m.out * m.in / 16;
+  stack.factors = second.const_data_ptr<float>();
+  m.weight = static_cast<const char*>(w.const_data_ptr());
+  m.scale = static_cast<const char*>(s.const_data_ptr());
+  return stack;
+}
+
+}  // namespace
+
+bool is_bf16(at::ScalarType dtype) {
+  TORCH_CHECK(dtype == at::kBFloat16 || dtype == at::kFloat, "bf16 or f32 expected, not ", dtype);
+  return dtype == at::kBFloat16;
+}
+
+at::Tensor rows(const at::Tensor& x) {
+  is_bf16(x.scalar_type());
+  return x.stride(-1) == 1 || x.size(-1) == 1 ? x : x.contiguous();
+}
+
+std::vector<Stack> matrices(at::TensorList tensors, c10::string_view spec, int64_t in) {
+  std::vector<Stack> found;
+  size_t next = 0;
+  auto take = [&]() -> const at::Tensor& {
+    TORCH_CHECK(next < tensors.size(), "spec ", spec, " needs more than ", next, " tensors");
+    return tensors[next++];
+  };
+  for (std::string_view rest(spec.data(), spec.size()); !rest.empty();) {
+    std::string_view word = rest.substr(0, rest.find(','));
+    rest.remove_prefix(word.size() < rest.size() ? word.size() + 1 : rest.size());
+    std::string_view name = word.substr(0, word.find(':'));
+    const at::Tensor& weight = take();
+    if (name == "bf16" || name == "f32") {
+      found.push_back(plain_stack(weight));
+    } else if (name == "fp8") {
+      found.push_back(fp8_stack(weight, take(), word.substr(name.size() + 1)));
+    } else {
+      TORCH_CHECK(name == "nvfp4", "no format is called ", std::string(name));
+      const at::Tensor& scale = take();
+      found.push_back(nvfp4_stack(weight, scale, take()));
+    }
+    int64_t width = found.back().first.in;
+    TORCH_CHECK(in == 0 || width == in, "a matrix has ", width, " columns, not ", in);
+  }
+  TORCH_CHECK(next == tensors.size(), "spec ", spec, " does not name ", tensors.size(), " tensors");
+  return found;
+}
+
+Matrix plain(const at::Tensor& weight, int64_t in) {
+  TORCH_CHECK(weight.dim() == 2, "a plain matrix has ", weight.dim(), " dims");
+  Matrix m = plain_stack(weight).first;
+  TORCH_CHECK(m.in == in, "a matrix has ", m.in, " columns, not ", in);
+  return m;
+}
+
+}  // namespace fs

@@ -1,0 +1,114 @@
+// What a product multiplies: 64 bytes of consecutive elements of a row, ready for one instruction.
+//
+// X is the activation type. With avx512 a bf16 operand is 32 bf16 values and lane i of a sum takes
+// elements 2i and 2i + 1; everywhere else an operand is 16 floats (bf16 widens exactly). Keeps true:
+// a sum is one accumulator of 16 lanes over the operands in rising order, then the tree of sum(), so
+// its bits depend on its two rows alone, not on how many others are computed beside it.
+#pragma once
+
+#include "kernels/vec.h"
+
+namespace fs::FS_ISA {
+
+template <typename X>
+struct Operand {
+  V v;
+};
+template <typename X>
+struct PackedType {
+  using type = float;
+};
+#if defined(__AVX512BF16__)
+template <>
+struct Operand<bf16> {
+  __m512bh v;
+};
+template <>
+struct PackedType<bf16> {
+  using type = bf16;
+};
+#endif
+// The type of an operand's elements in memory, and how many an operand holds.
+template <typename X>
+using Packed = typename PackedType<X>::type;
+template <typename X>
+constexpr int64_t kStep = 64 / sizeof(Packed<X>);
+
+template <typename X>
+inline Operand<X> load_operand(const Packed<X>* p) {
+#if defined(__AVX512BF16__)
+  if constexpr (sizeof(Packed<X>) == 2) return {(__m512bh)_mm512_loadu_si512(p)};
+  else
+#endif
+  return {load(p)};
+}
+template <typename X>
+inline void store_operand(Operand<X> a, Packed<X>* p) {
+  std::memcpy(p, &a, 64);
+}
+
+// acc + a * b, lane by lane.
+template <typename X>
+inline V mac(V acc, Operand<X> a, Operand<X> b) {
+#if defined(__AVX512BF16__)
+  if constexpr (sizeof(Packed<X>) == 2) return {_mm512_dpbf16_ps(acc.v, a.v, b.v)};
+  else
+#endif
+  return fma(a.v, b.v, acc);
+}
+
+// Sixteen values as products read them: rounded to X, in the packed type.
+template <typename X>
+inline void store_packed(V a, Packed<X>* p) {
+  if constexpr (sizeof(Packed<X>) == 2 || sizeof(X) == 4) {
+    store(a, p);
+  } else {
+    X narrow[kLanes];
+    store(a, narrow);
+    store(load(narrow), p);
+  }
+}
+
+// An operand from T in memory: rounded to X where T is wider, the first `count` elements and zeros.
+template <typename X, typename T>
+inline Operand<X> operand_of(const T* p) {
+  if constexpr (sizeof(T) == 2 && sizeof(Packed<X>) == 2) {
+    return load_operand<X>(p);
+  } else if constexpr (sizeof(T) == 4 && sizeof(X) == 4) {
+    return {load(p)};
+  } else if constexpr (sizeof(T) == 2) {
+    return {load(p)};
+  } else {
+    alignas(64) Packed<X> packed[kStep<X>];
+    for (int64_t i = 0; i < kStep<X>; i += kLanes) store_packed<X>(load(p + i), packed + i);
+    return load_operand<X>(packed);
+  }
+}
+template <typename X, typename T>
+inline Operand<X> operand_of(const T* p, int64_t count) {
+  alignas(64) T whole[kStep<X>] = {};
+  std::memcpy(whole, p, count * sizeof(T));
+  return operand_of<X>(whole);
+}
+
+// The sums of `count` accumulators.
+template <int count>
+inline void sums(const V* a, float* out) {
+#if defined(__AVX512F__)
+  if constexpr (count == 4) {
+    auto fold = [](__m512 x, __m512 y) {  // x's two halves added, then y's
+      return _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
+    };
+    __m512 x = fold(a[0].v, a[1].v), y = fold(a[2].v, a[3].v);
+    __m512 s = _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
+    s = _mm512_add_ps(s, _mm512_permute_ps(s, 0x4e));
+    s = _mm512_add_ps(s, _mm512_permute_ps(s, 0xb1));
+    const __m512i firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, s)));
+    return;
+  }
+#endif
+  for (int i = 0; i < count; ++i) out[i] = sum(a[i]);
+}
+
+}  // namespace fs::FS_ISA

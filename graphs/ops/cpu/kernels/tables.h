@@ -1,0 +1,58 @@
+// The values of the small formats: e4m3 bytes, e2m1 nibbles, and every product of the two as bf16.
+// Constants of the program: nothing runs to make them.
+#pragma once
+
+#include <bit>
+
+#include "kernels/vec.h"
+
+namespace fs::FS_ISA {
+
+constexpr float kE2m1[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                             -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+
+constexpr float e4m3(int code) {
+  int exponent = (code >> 3) & 15, mantissa = code & 7;
+  float x = exponent ? 8 + mantissa : mantissa;
+  for (int i = exponent ? exponent : 1; i < 10; ++i) x /= 2;
+  for (int i = 10; i < exponent; ++i) x *= 2;
+  if ((code & 127) == 127) x = __builtin_nanf("");
+  return code & 128 ? -x : x;
+}
+
+struct Tables {
+  float e4m3_values[256] = {};
+  alignas(64) bf16 scaled[256][16] = {};  // scaled[scale][code]
+
+  constexpr Tables() {
+    for (int code = 0; code < 256; ++code) {
+      e4m3_values[code] = e4m3(code);
+      for (int j = 0; j < 16; ++j) {
+        float x = kE2m1[j] * e4m3(code);  // six significant bits at most
+        scaled[code][j] = static_cast<bf16>(std::bit_cast<uint32_t>(x) >> 16);
+      }
+    }
+  }
+};
+inline constexpr Tables kTables;
+inline constexpr const float (&kE4m3)[256] = kTables.e4m3_values;
+inline constexpr const bf16 (&kScaled)[256][16] = kTables.scaled;
+
+// Sixteen e4m3 bytes.
+inline V load_e4m3(const uint8_t* p) {
+#if defined(__AVX512F__)
+  // As the f16 of 2^-8 times the value: sign, a zero, and the seven bits at the right place.
+  __m256i wide = _mm256_slli_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i*)p)), 8);
+  __m256i half = _mm256_and_si256(_mm256_srai_epi16(wide, 1), _mm256_set1_epi16((short)0xbfff));
+  __m256i magnitude = _mm256_and_si256(wide, _mm256_set1_epi16(0x7f00));
+  __mmask16 nan = _mm256_cmpeq_epi16_mask(magnitude, _mm256_set1_epi16(0x7f00));
+  __m512 x = _mm512_mul_ps(_mm512_cvtph_ps(half), _mm512_set1_ps(256));
+  return {_mm512_mask_mov_ps(x, nan, _mm512_set1_ps(__builtin_nanf("")))};
+#else
+  float x[kLanes];
+  for (int i = 0; i < kLanes; ++i) x[i] = kE4m3[p[i]];
+  return load(x);
+#endif
+}
+
+}  // namespace fs::FS_ISA
