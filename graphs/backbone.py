@@ -1,7 +1,7 @@
-"""The backbone, top to bottom: embed, decoder layers, final norm and head.
+"""The backbone's parts, top to bottom: embedding, decoder layer, final norm and head.
 
-Knows architecture 3.1. A layer is a pure function of the residual, its weights and its state, which
-is what part of the chain an engine compiles. Keeps true: the residual is float32 (where the config
+Knows architecture 3.1. A layer is a pure function of the residual, its weights and its state; the
+blocks of a step (blocks.py) run it. Keeps true: the residual is float32 (where the config
 says so) and leaves the backbone before the final norm: the MTP chain starts from it.
 """
 
@@ -14,9 +14,10 @@ from graphs.layers.linear import linear
 from graphs.layers.mlp import dense_mlp
 from graphs.layers.moe import moe_mlp
 from graphs.layers.norm import rms_norm
-from graphs.layers.rope import Rotary, rotary_index, rotary_tables
-from graphs.state import IndexerState, KvPool, Rows, State
-from graphs.weights import LayerWeights, ModelWeights, MoeWeights
+from graphs.layers.rope import Rotary
+from graphs.rows import Rows
+from graphs.state import IndexerState, KvPool
+from graphs.weights import LayerWeights, MoeWeights
 
 
 def decoder_layer(
@@ -48,27 +49,6 @@ def decoder_layer(
 def embed(ids_T: Tensor, embed_VH: Tensor) -> Tensor:
     """Token embeddings as the float32 residual [T, H]."""
     return embed_VH[ids_T].float()
-
-
-def backbone(
-    ids_T: Tensor,
-    rows: Rows,
-    weights: ModelWeights,
-    state: State,
-    config: ModelConfig,
-    act: torch.dtype,
-) -> Tensor:
-    """Run all backbone layers over T rows, writing the state: the residual f32 [T, H]."""
-    r_TH = embed(ids_T, weights.embed)
-    rotary = rotary_tables(rows.position, config, act)
-    for layer in config.layers:
-        table = state.full_table if layer.attention == "full" else state.sliding_table
-        pool, indexer = state.layers[layer.index], state.indexers[layer.index]
-        r_TH = decoder_layer(
-            *(r_TH, rows, rotary[rotary_index(config, layer)], weights.layers[layer.index]),
-            *(pool, indexer, table, config, layer, act),
-        )
-    return r_TH
 
 
 def head(

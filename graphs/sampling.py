@@ -1,10 +1,10 @@
-"""How a batch is sampled: one parameter tensor a field, one entry a batch entry; and bit sets.
+"""How a batch samples, what each slot has said so far, and bit sets of tokens.
 
 Knows shapes, dtypes and the values that switch a rule off. Does not know how a token is drawn
-(ops/sample.py) or who asked. Keeps true: all of it is fixed-shape tensors, so a step that takes it
-never branches on what a request wants.
+(ops/sample.py) or who asked. Keeps true: what a request wants is values in fixed tensors, so a step
+never branches on it; a new slot's rules are all off.
 
-Legend: S entries of the batch, W rows an entry, T = S*W rows, V vocabulary, U = ceil(V/32) words.
+Legend: S slots without scratch, V vocabulary, U = ceil(V/32) words of a bit set.
 """
 
 from collections.abc import Sequence
@@ -19,22 +19,63 @@ WORD = 32  # tokens an int32 word of a bit set holds
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """Sampling parameters; order and meaning of the rules: ops/sample.py."""
+    """Parameters, one entry a slot or a batch entry; order and meaning: ops/sample.py."""
 
-    seed: Tensor  # [S] int64
-    choice: Tensor  # [S] int64, which of a request's n answers
-    temperature: Tensor  # [S] f32, 0: greedy
-    top_k: Tensor  # [S] int64, 0: off
-    top_p: Tensor  # [S] f32, 1: off
-    min_p: Tensor  # [S] f32, 0: off
-    presence: Tensor  # [S] f32, 0: off
-    frequency: Tensor  # [S] f32, 0: off
-    repetition: Tensor  # [S] f32, 1: off
-    flags: Tensor  # [S] int64, BIAS and MASK: whether State.bias and `mask` count
-    mask: Tensor  # [T, U] int32 bit sets of the tokens each row may draw
+    seed: Tensor  # int64
+    choice: Tensor  # int64, which of a request's n answers
+    temperature: Tensor  # f32, 0: greedy
+    top_k: Tensor  # int64, 0: off
+    top_p: Tensor  # f32, 1: off
+    min_p: Tensor  # f32, 0: off
+    presence: Tensor  # f32, 0: off
+    frequency: Tensor  # f32, 0: off
+    repetition: Tensor  # f32, 1: off
+    flags: Tensor  # int64, BIAS and MASK: whether the slot's bias and the step's mask are in use
+
+    def at(self, slot: Tensor) -> "Sampling":
+        """The entries of these slots."""
+        return Sampling(**{name: value[slot] for name, value in vars(self).items()})
 
 
-torch.export.register_dataclass(Sampling, serialized_type_name="fourstep.Sampling")
+@dataclass(frozen=True, kw_only=True)
+class SamplingState:
+    """What each slot's request asks for and what sampling remembers of it; the last is scratch."""
+
+    params: Sampling  # [S+1]
+    counts: Tensor  # [S+1, V] int32, how often the output holds each token
+    prompt: Tensor  # [S+1, U] int32 bit sets, tokens of the prompt
+    bias: Tensor  # [S+1, V] f32, added to the logits
+
+
+for _kind in (Sampling, SamplingState):
+    torch.export.register_dataclass(_kind, serialized_type_name=f"fourstep.{_kind.__name__}")
+
+
+def make_sampling(slots: int, vocab: int, device: torch.device | None = None) -> SamplingState:
+    """Every rule off and greedy, for `slots` requests."""
+
+    def entries(value: float, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.full((slots + 1,), value, dtype=dtype, device=device)
+
+    params = Sampling(
+        seed=entries(0, torch.int64),
+        choice=entries(0, torch.int64),
+        temperature=entries(0),
+        top_k=entries(0, torch.int64),
+        top_p=entries(1),
+        min_p=entries(0),
+        presence=entries(0),
+        frequency=entries(0),
+        repetition=entries(1),
+        flags=entries(0, torch.int64),
+    )
+    counts = torch.zeros(slots + 1, vocab, dtype=torch.int32, device=device)
+    return SamplingState(
+        params=params,
+        counts=counts,
+        prompt=counts.new_zeros(slots + 1, words(vocab)),
+        bias=torch.zeros_like(counts, dtype=torch.float32),
+    )
 
 
 def words(vocab: int) -> int:

@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from graphs.config import LayerConfig, ModelConfig
-from graphs.sampling import words
+from graphs.history import History, make_history
+from graphs.sampling import SamplingState, make_sampling
 
 BLOCK = 64  # tokens a block
 SCRATCH_BLOCK = 0
@@ -41,18 +42,6 @@ class IndexerState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MtpHistory:
-    """The last K-1 MTP inputs of each slot, oldest first: next-token id and main residual.
-
-    Place j belongs to position p - (K-1) + j when p is the next to be processed; where that is
-    negative the place is empty.
-    """
-
-    ids: Tensor  # [S+1, K-1] int64
-    hidden: Tensor  # [S+1, K-1, H] f32
-
-
-@dataclass(frozen=True, kw_only=True)
 class State:
     """Everything a step reads and writes besides the weights."""
 
@@ -60,10 +49,8 @@ class State:
     indexers: tuple[IndexerState | None, ...]  # backbone
     full_table: Tensor  # [S+1, M] int64 physical blocks of the full pool
     sliding_table: Tensor  # [S+1, M] int64 physical blocks of the sliding and MTP pool
-    history: MtpHistory
-    counts: Tensor  # [S+1, V] int32 output tokens so far
-    prompt: Tensor  # [S+1, ceil(V/32)] int32 bit set of the prompt's tokens
-    bias: Tensor  # [S+1, V] f32 added to the logits where Sampling.flags says so
+    history: History | None  # None where nothing drafts
+    sampling: SamplingState
 
     @property
     def slots(self) -> int:
@@ -75,20 +62,8 @@ class State:
         return sum(leaf.nbytes for leaf in tree_leaves(self) if isinstance(leaf, Tensor))
 
 
-for _kind in (KvPool, IndexerState, MtpHistory, State):
+for _kind in (KvPool, IndexerState, State):
     torch.export.register_dataclass(_kind, serialized_type_name=f"fourstep.{_kind.__name__}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rows:
-    """Where the T rows of a call belong; rows of one slot are neighbours in rising position."""
-
-    slot: Tensor  # [T] int64, S for padding
-    position: Tensor  # [T] int64
-    valid: Tensor  # [T] bool, False for padding
-
-
-torch.export.register_dataclass(Rows, serialized_type_name="fourstep.Rows")
 
 
 def make_state(
@@ -126,22 +101,13 @@ def make_state(
 
     drafting = config.mtp_layers[:draft_tokens]
     table = torch.zeros(slots + 1, -(-context // BLOCK), dtype=torch.int64, device=device)
-    kept = max(0, draft_tokens - 1)
-    history = MtpHistory(
-        ids=torch.zeros(slots + 1, kept, dtype=torch.int64, device=device),
-        hidden=torch.zeros(slots + 1, kept, config.hidden_dim, device=device),
-    )
-    vocab = config.vocab_size
-    counts = torch.zeros(slots + 1, vocab, dtype=torch.int32, device=device)
     return State(
         layers=tuple(pool(layer) for layer in (*config.layers, *drafting)),
         indexers=tuple(indexer(layer) for layer in config.layers),
         full_table=table,
         sliding_table=table.clone(),
-        history=history,
-        counts=counts,
-        prompt=counts.new_zeros(slots + 1, words(vocab)),
-        bias=torch.zeros(slots + 1, vocab, device=device),
+        history=make_history(slots, config.hidden_dim, device) if drafting else None,
+        sampling=make_sampling(slots, config.vocab_size, device),
     )
 
 

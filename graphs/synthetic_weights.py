@@ -82,12 +82,12 @@ def _draw(expected: Expected, seed: int, config: ModelConfig) -> Tensor:
     """One tensor, from the seed, its name and its shape alone."""
     shape = expected.shapes[0]
     generator = torch.Generator().manual_seed(zlib.crc32(expected.name.encode(), seed))
-    *_, module, kind = expected.name.removesuffix(".weight").split(".")
+    path, _, kind = expected.name.removesuffix(".weight").rpartition(".")
     if kind == "weight_scale":
         codes = _bytes(shape, generator) % SCALES * SCALE_STEP + FIRST_SCALE
         return codes.view(torch.float8_e4m3fn)
     if kind == "weight_scale_2":
-        return torch.full(shape, _scale_2(module, config))
+        return torch.full(shape, _scale_2(path, config))
     if kind == "input_scale":
         return torch.ones(shape)
     if kind == "ssmax_s":
@@ -100,8 +100,8 @@ def _draw(expected: Expected, seed: int, config: ModelConfig) -> Tensor:
         offset = float(expected.name.endswith("sparse_indexer_k_norm.weight"))
         return values.mul_(NORM_SPREAD).add_(offset)
     values.mul_(1.0 if kind == "embed_tokens" else GAINS.get(kind, 1.0) * shape[-1] ** -0.5)
-    # The router is stored in BF16 by the release, though used in float32; so is the indexer's w.
-    stored_wide = expected.wide and module != "moe"
+    # The release stores the router in BF16, though it is used in float32.
+    stored_wide = expected.wide and kind != "gate"
     return values if stored_wide else values.bfloat16()
 
 
@@ -116,7 +116,8 @@ def _bytes(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 def _scale_2(projection: str, config: ModelConfig) -> float:
     """The power of two that gives a projection's experts a gain of about 1."""
     assert config.moe is not None
-    in_dim = config.moe.expert_dim if projection == "down_proj" else config.hidden_dim
+    down = projection.endswith("down_proj")
+    in_dim = config.moe.expert_dim if down else config.hidden_dim
     octave = round(math.log2(in_dim**-0.5 / UNIT_RMS))
     return 2.0 ** (max(octave, LEAST_OCTAVE) - STORED_OCTAVE)
 

@@ -1,22 +1,27 @@
-"""Engine: weights, state and the step modules behind two calls, prefill and decode.
+"""Engine: weights, state and chains of programs behind three calls: prefill, decode, observe.
 
-Knows slots, chunks and widths; runs the modules eagerly. Does not know stop conditions, text or who
-asked. Keeps true: everything the host reads back is integers, and a slot's leftovers never reach
-the next request in it, because every position is written before it is read.
+Knows slots, chunks and widths. Does not know stop conditions, text or who asked. Keeps true: every
+chain is bound, and on a GPU captured, when the engine is made; everything the host reads back is a
+few numbers; a slot's leftovers never reach the next request in it, because every position is
+written before it is read.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import torch
 
+from graphs.chain import Model
 from graphs.config import ModelConfig
-from graphs.sampling import Sampling, pack_bits, words
+from graphs.layers.rope import frequencies
+from graphs.plan import EnginePlan, smallest
+from graphs.sampling import pack_bits
 from graphs.state import make_state
-from graphs.step import DecodeStep, PrefillChunk, StepOutput
 from graphs.weights import ModelWeights
 from runtime.blocks import BlockPlan
+from runtime.bound import Binder, Bound
+from runtime.exchange import Committed, Observed, Turn
+from runtime.programs import Programs
 from runtime.request import SamplingParams
 
 Precision = Literal["bf16", "fp32"]
@@ -27,21 +32,12 @@ class EngineError(RuntimeError):
     """A step produced something that no correct step can, such as logits that are not numbers."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Committed:
-    """What one call committed for one slot, and the drafts for its next step."""
-
-    tokens: tuple[int, ...]
-    accepted: int
-    drafts: tuple[int, ...]
-
-
 class Engine:
-    """Eager engines of one model over one state.
+    """The engines of one model over one state.
 
-    `draft_tokens` is K, 0 to the number of MTP layers. `context` counts positions a request may
-    use, prompt and answer together; `chunk` is the prefill row count.
-    Raises ValueError when K exceeds what the checkpoint can draft.
+    `draft_tokens` is K, 0 to the number of MTP layers: the most drafts a step. `context` counts
+    positions a request may use, prompt and answer together. Without `programs` the blocks run
+    eagerly. Raises ValueError for what does not fit the model or the plan.
     """
 
     def __init__(
@@ -49,124 +45,184 @@ class Engine:
         config: ModelConfig,
         weights: ModelWeights,
         *,
+        programs: Programs | None = None,
+        plan: EnginePlan | None = None,
         precision: Precision = "bf16",
         draft_tokens: int = 3,
         context: int = 4096,
-        chunk: int = 64,
         slots: int = 1,
     ):
-        if precision not in DTYPES:
-            raise ValueError(f"precision = {precision!r}: must be one of {sorted(DTYPES)}")
-        if not 0 <= draft_tokens <= len(weights.mtp):
-            raise ValueError(
-                f"draft_tokens = {draft_tokens}: this model has {len(weights.mtp)} MTP layers "
-                f"loaded, so 0 to {len(weights.mtp)} tokens can be drafted a step"
-            )
-        # A step is thousands of small operations: a second thread gains nothing alone and, beside
-        # another busy process, makes each of them wait in a barrier, 20 times as long in all.
+        _check(weights, precision, draft_tokens, context, slots)
+        # Nothing here is worth a second thread of torch's: the kernels have a pool of their own.
         torch.set_num_threads(1)
-        for name, value in (("context", context), ("chunk", chunk), ("slots", slots)):
-            if value < 1:
-                raise ValueError(f"{name} = {value}: must be at least 1")
-        act = DTYPES[precision]
+        plan = plan or EnginePlan()
+        programs = programs or Programs()
+        self.config, self.weights, self.plan = config, weights, plan
+        self.draft_tokens, self.context = draft_tokens, context
+        act, depths = DTYPES[precision], len(weights.mtp)
         # The last windows of a request that fills the context reach past it; never emitted.
-        reach = context + draft_tokens
-        self.config, self.weights = config, weights
-        self.draft_tokens, self.context, self.chunk = draft_tokens, context, chunk
-        plan = BlockPlan.of(config, context=reach, largest_call=max(chunk, 1 + draft_tokens))
+        reach = context + plan.widths[-1]
+        blocks = BlockPlan.of(
+            config, context=reach, largest_call=max(plan.prefill[-1] + depths, plan.widths[-1])
+        )
         self.state = make_state(
             config,
             slots=slots,
-            full_blocks=slots * plan.full,
-            sliding_blocks=slots * plan.sliding,
+            full_blocks=slots * blocks.full,
+            sliding_blocks=slots * blocks.sliding,
             context=reach,
-            draft_tokens=draft_tokens,
+            draft_tokens=depths,
             dtype=act,
             device=weights.embed.device,
         )
         for slot in range(slots):
-            plan.assign(self.state, slot)
-        self._decode = DecodeStep(config, draft_tokens, act)
-        self._prefill = PrefillChunk(config, draft_tokens, act)
+            blocks.assign(self.state, slot)
+        model = Model(
+            config=config,
+            act=act,
+            weights=weights,
+            state=self.state,
+            frequencies=frequencies(config, weights.embed.device),
+        )
+        self._widths = tuple(w for w in plan.widths if w <= 1 + draft_tokens)
+        self._batches = _batches(plan, slots)
+        binder = Binder(model, programs, draft_tokens)
+        with torch.inference_mode():
+            self._decoders = {
+                (entries, width): binder.decoder(entries, width)
+                for entries in self._batches
+                for width in self._widths
+            }
+            self._prefills = {rows: binder.prefill(rows) for rows in plan.prefill}
+            observed = plan.observed if draft_tokens else ()
+            self._observers = {rows: binder.observer(rows) for rows in observed}
+
+    def describe(self) -> Iterator[tuple[str, bool]]:
+        """Each engine by name, and whether it runs as one captured graph."""
+        for (entries, width), bound in self._decoders.items():
+            yield f"decode width {width} batch {entries}", bound.runner.captured
+            if self.draft_tokens:
+                yield f"decode width {width} batch {entries} + draft", bound.drafting.captured
+        for rows, bound in self._prefills.items():
+            yield f"prefill {rows}", bound.drafting.captured
+        for rows, bound in self._observers.items():
+            yield f"observe {rows}", bound.drafting.captured
+
+    @property
+    def observed(self) -> tuple[int, ...]:
+        """Row counts up to which `observe` catches up in one call."""
+        return tuple(self._observers)
 
     @torch.inference_mode()
     def prefill(self, prompt: Sequence[int], slot: int, params: SamplingParams) -> Committed:
         """Load a prompt into `slot`, chunk by chunk; the first token and its drafts."""
-        self.state.counts[slot] = 0
-        self.state.prompt[slot] = pack_bits(prompt, self.config.vocab_size)
-        sampling = self._sampling([params], rows=1)
-        starts = range(0, len(prompt), self.chunk)
-        outputs = [self._prefill_chunk(prompt, start, slot, sampling) for start in starts]
-        [committed] = self._read(outputs[-1])
+        self.assign(slot, prompt, params)
+        start = 0
+        committed: Committed | None = None
+        for rows in self.plan.chunks(len(prompt)):
+            committed = self.prefill_chunk(prompt, start, rows, slot)
+            start += rows
+        assert committed is not None, "the prompt is empty"
         return committed
 
-    def _prefill_chunk(
-        self, prompt: Sequence[int], start: int, slot: int, sampling: Sampling
-    ) -> StepOutput:
-        width = self.chunk + self.draft_tokens
-        real = list(prompt[start : start + width])
-        return self._prefill(
-            self._ints(real + [0] * (width - len(real))),
-            self._ints([min(self.chunk, len(prompt) - start)]),
-            self._ints([len(real)]),
-            self._ints([start]),
-            self._ints([slot]),
-            sampling,
-            self.weights,
-            self.state,
-        )
+    @torch.inference_mode()
+    def assign(self, slot: int, prompt: Sequence[int], params: SamplingParams) -> None:
+        """Give `slot` to a request: how it samples, and the tokens its penalties know."""
+        sampling = self.state.sampling
+        sampling.counts[slot] = 0
+        sampling.prompt[slot] = pack_bits(prompt, self.config.vocab_size)
+        # 64-bit seeds may be unsigned; the noise uses their bits.
+        values = {
+            **{name: getattr(params, name) for name in ("temperature", "top_k", "top_p", "min_p")},
+            "seed": (params.seed + 2**63) % 2**64 - 2**63,
+            "choice": params.choice,
+        }
+        for name, value in values.items():
+            getattr(sampling.params, name)[slot] = value
 
     @torch.inference_mode()
-    def decode(
-        self,
-        tokens: Sequence[Sequence[int]],
-        positions: Sequence[int],
-        slots: Sequence[int],
-        params: Sequence[SamplingParams],
-    ) -> list[Committed]:
-        """One step for several slots: each row list is the last committed token and its K
-        drafts."""
-        output = self._decode(
-            self._ints(tokens),
-            self._ints(positions),
-            self._ints(slots),
-            self._sampling(params, rows=len(params) * (1 + self.draft_tokens)),
-            self.weights,
-            self.state,
+    def prefill_chunk(self, prompt: Sequence[int], start: int, rows: int, slot: int) -> Committed:
+        """Run up to `rows` of the prompt's positions from `start`; only the last chunk's result
+        means anything."""
+        bound = self._prefills[rows]
+        ints, tokens = bound.inputs[0].array, bound.inputs[1].array
+        real = prompt[start : start + len(tokens)]
+        ints[:] = (slot, start, min(rows, len(prompt) - start), len(real))
+        tokens[: len(real)] = real
+        tokens[len(real) :] = 0
+        bound.drafting.run()
+        [committed] = self._read(bound, 1, drafting=True)
+        return committed
+
+    @torch.inference_mode()
+    def decode(self, turns: Sequence[Turn], *, draft: bool = True) -> list[Committed]:
+        """One step for several slots; with `draft` (and K > 0) it ends with the next drafts."""
+        width = 1 + max(len(turn.drafts) for turn in turns)
+        entries = smallest(self._batches, len(turns), "batch")
+        bound = self._decoders[entries, smallest(self._widths, width, "width")]
+        idle = [[self.state.slots, 0, 0] + [0] * bound.width] * (entries - len(turns))
+        bound.inputs[0].array[:] = [_row(turn, bound.width) for turn in turns] + idle
+        (bound.drafting if draft else bound.runner).run()
+        return self._read(bound, len(turns), drafting=draft)
+
+    @torch.inference_mode()
+    def observe(self, slot: int, end: int, rows: int) -> Observed:
+        """Catch the MTP layers up with the last `rows` committed rows of `slot`, up to position
+        `end`, which were decoded without drafting.
+
+        The tokens they would have drafted are compared with those that came.
+        """
+        bound = self._observers[smallest(self.observed, rows, "rows to observe")]
+        depths = len(self.weights.mtp)
+        total = bound.width
+        bound.inputs[0].array[:] = (slot, end, total - rows)
+        bound.drafting.run()
+        hits = tuple(bound.more.array[: self.draft_tokens].tolist())
+        trials = tuple(max(0, rows - 1 - depth) for depth in range(self.draft_tokens))
+        drafts = tuple(bound.ints.array[0, -depths:].tolist()[: self.draft_tokens])
+        return Observed(hits=hits, trials=trials, drafts=drafts)
+
+    def _read(self, bound: Bound, entries: int, *, drafting: bool) -> list[Committed]:
+        committed = []
+        width = bound.width
+        logprobs = bound.more.array.tolist()
+        for row, logprob in zip(bound.ints.array[:entries].tolist(), logprobs, strict=False):
+            count = row[width]
+            if min(row[: count + 1]) < 0:
+                raise EngineError("the logits of a step are not numbers (NaN)")
+            drafts = row[width + 1 : width + 1 + self.draft_tokens] if drafting else ()
+            committed.append(
+                Committed(
+                    tokens=tuple(row[: count + 1]),
+                    logprobs=tuple(logprob[: count + 1]),
+                    accepted=count,
+                    drafts=tuple(drafts),
+                )
+            )
+        return committed
+
+
+def _row(turn: Turn, width: int) -> list[int]:
+    pad = [0] * (width - 1 - len(turn.drafts))
+    return [turn.slot, turn.position, len(turn.drafts), turn.token, *turn.drafts, *pad]
+
+
+def _batches(plan: EnginePlan, slots: int) -> tuple[int, ...]:
+    """The batch sizes that `slots` slots can need."""
+    enough = next((size for size in plan.batches if size >= slots), plan.batches[-1])
+    return tuple(size for size in plan.batches if size <= enough)
+
+
+def _check(
+    weights: ModelWeights, precision: Precision, draft_tokens: int, context: int, slots: int
+) -> None:
+    if precision not in DTYPES:
+        raise ValueError(f"precision = {precision!r}: must be one of {sorted(DTYPES)}")
+    if not 0 <= draft_tokens <= len(weights.mtp):
+        raise ValueError(
+            f"draft_tokens = {draft_tokens}: this model has {len(weights.mtp)} MTP layers "
+            f"loaded, so 0 to {len(weights.mtp)} tokens can be drafted a step"
         )
-        return self._read(output)
-
-    def _read(self, output: StepOutput) -> list[Committed]:
-        sampled, accepted = output.sampled.tolist(), output.accepted.tolist()
-        if any(token < 0 for row in sampled for token in row):
-            raise EngineError("the logits of a step are not numbers (NaN)")
-        columns = zip(sampled, accepted, output.drafts.tolist(), strict=True)
-        return [
-            Committed(tokens=tuple(row[: count + 1]), accepted=count, drafts=tuple(next_drafts))
-            for row, count, next_drafts in columns
-        ]
-
-    def _sampling(self, params: Sequence[SamplingParams], rows: int) -> Sampling:
-        def floats(name: str) -> torch.Tensor:
-            values = [getattr(p, name) for p in params]
-            return torch.tensor(values, dtype=torch.float32, device=self.weights.embed.device)
-
-        # 64-bit seeds may be unsigned; the noise uses their bits.
-        seed = self._ints([(p.seed + 2**63) % 2**64 - 2**63 for p in params])
-        off = torch.zeros_like(seed, dtype=torch.float32)
-        return Sampling(
-            seed=seed,
-            choice=self._ints([p.choice for p in params]),
-            temperature=floats("temperature"),
-            top_k=self._ints([p.top_k for p in params]),
-            top_p=floats("top_p"),
-            min_p=floats("min_p"),
-            presence=off,
-            frequency=off,
-            repetition=off + 1,
-            flags=torch.zeros_like(seed),
-            mask=seed.new_zeros(rows, words(self.config.vocab_size), dtype=torch.int32),
-        )
-
-    def _ints(self, values: Sequence[Any]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=self.weights.embed.device)
+    for name, value in (("context", context), ("slots", slots)):
+        if value < 1:
+            raise ValueError(f"{name} = {value}: must be at least 1")

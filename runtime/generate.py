@@ -6,7 +6,7 @@ the generator yields each step as soon as it is committed.
 
 from collections.abc import Iterator, Sequence
 
-from runtime.engine import Committed, Engine
+from runtime.engine import Committed, Engine, Turn
 from runtime.request import SamplingParams, Step
 from runtime.stop import scan
 
@@ -33,9 +33,13 @@ def generate(
             return
         emitted += len(step.token_ids)
         drafted = committed.drafts
-        rows = [[step.token_ids[-1], *drafted]]
-        position = len(prompt) + emitted - 1  # of the last committed token
-        [committed] = engine.decode(rows, [position], [slot], [params])
+        turn = Turn(
+            slot=slot,
+            position=len(prompt) + emitted - 1,
+            token=step.token_ids[-1],
+            drafts=drafted,
+        )
+        [committed] = engine.decode([turn])
 
 
 def _step(

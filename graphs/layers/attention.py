@@ -14,7 +14,8 @@ from graphs.layers.linear import linear
 from graphs.layers.rope import Rotary
 from graphs.ops.attention import region_attention, window_attention
 from graphs.ops.rotary import rope_write
-from graphs.state import IndexerState, KvPool, Rows
+from graphs.rows import Rows
+from graphs.state import IndexerState, KvPool
 from graphs.weights import AttentionWeights
 
 

@@ -11,7 +11,8 @@ from graphs.config import SparseConfig
 from graphs.layers.rope import Rotary
 from graphs.ops.regions import select_regions
 from graphs.ops.summaries import update_summaries
-from graphs.state import IndexerState, Rows
+from graphs.rows import Rows
+from graphs.state import IndexerState
 from graphs.weights import IndexerWeights
 
 BF16 = torch.bfloat16

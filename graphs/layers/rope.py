@@ -23,12 +23,28 @@ class Rotary:
     indexer: Tensor | None  # f32 [T, rope_dim], rounded to bf16; None on layers without indexer
 
 
-torch.export.register_dataclass(Rotary, serialized_type_name="fourstep.Rotary")
+@dataclass(frozen=True, kw_only=True)
+class Frequencies:
+    """Inverse frequencies for the layers of one kind, f32 [rotary_dim/2] and [rope_dim/2]."""
+
+    attention: Tensor
+    indexer: Tensor | None
 
 
-def rotary_tables(position_T: Tensor, config: ModelConfig, act: torch.dtype) -> tuple[Rotary, ...]:
+for _kind in (Rotary, Frequencies):
+    torch.export.register_dataclass(_kind, serialized_type_name=f"fourstep.{_kind.__name__}")
+
+
+def frequencies(config: ModelConfig, device: torch.device | None) -> tuple[Frequencies, ...]:
+    """Those of every kind of layer; a layer's are at `rotary_index`."""
+    return tuple(_frequencies(layer, config, device) for layer in _kinds(config))
+
+
+def rotary_tables(
+    position_T: Tensor, kinds: tuple[Frequencies, ...], act: torch.dtype
+) -> tuple[Rotary, ...]:
     """The tables of every kind of layer for these rows; a layer's is at `rotary_index`."""
-    return tuple(_tables(position_T, layer, config, act) for layer in _kinds(config))
+    return tuple(_tables(position_T, kind, act) for kind in kinds)
 
 
 def rotary_index(config: ModelConfig, layer: LayerConfig) -> int:
@@ -55,17 +71,23 @@ def _alike(one: LayerConfig, other: LayerConfig) -> bool:
     )
 
 
-def _tables(
-    position_T: Tensor, layer: LayerConfig, config: ModelConfig, act: torch.dtype
-) -> Rotary:
-    def table(dim: int, rounding: torch.dtype) -> Tensor:
-        inv = inverse_frequencies(layer.rope_theta, dim, layer.rope_scaling)
-        return rotary_table(position_T, inv.to(position_T.device), rounding)
+def _frequencies(
+    layer: LayerConfig, config: ModelConfig, device: torch.device | None
+) -> Frequencies:
+    def inverse(dim: int) -> Tensor:
+        return inverse_frequencies(layer.rope_theta, dim, layer.rope_scaling).to(device)
 
     indexer = None
     if layer.attention == "full" and config.sparse is not None:
-        indexer = table(config.sparse.rope_dim, torch.bfloat16)
-    return Rotary(attention=table(layer.rotary_dim, act), indexer=indexer)
+        indexer = inverse(config.sparse.rope_dim)
+    return Frequencies(attention=inverse(layer.rotary_dim), indexer=indexer)
+
+
+def _tables(position_T: Tensor, kind: Frequencies, act: torch.dtype) -> Rotary:
+    indexer = None
+    if kind.indexer is not None:
+        indexer = rotary_table(position_T, kind.indexer, torch.bfloat16)
+    return Rotary(attention=rotary_table(position_T, kind.attention, act), indexer=indexer)
 
 
 def inverse_frequencies(theta: float, rotary_dim: int, scaling: RopeScaling | None) -> Tensor:

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from graphs.ops.library import define
-from graphs.ops.sample_filters import bias_and_mask, keep_mask, output_counts, penalise
+from graphs.ops.sample_filters import apply_rules, keep_mask
 from graphs.ops.sample_noise import gumbel
-from graphs.sampling import Sampling, unpack_bits
+from graphs.sampling import Sampling, SamplingState
 
-_FIELDS = tuple(field.name for field in dataclasses.fields(Sampling) if field.name != "mask")
+_PARAMS = tuple(field.name for field in dataclasses.fields(Sampling))
 
 
 def sample(
@@ -27,64 +27,50 @@ def sample(
     tokens_SW: Tensor,
     position_S: Tensor,
     slot_S: Tensor,
-    sampling: Sampling,
-    counts: Tensor,
-    prompt: Tensor,
-    bias: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """(tokens int64 [S, W], their logprobs f32 [S, W]) from logits f32 [S*W, V].
-
-    tokens int64 [S, W]: the last committed token, which stands at `position` int64 [S], then the
-    drafts, so row k draws the token of position + k + 1. slot int64 [S], N for padding. counts
-    int32 [N+1, V]: output tokens so far; prompt int32 [N+1, U]: bit sets; bias f32 [N+1, V]. The
-    logprob is that of the model: before every rule. It is NaN where the token is -1.
-    """
-    fields = (getattr(sampling, name) for name in _FIELDS)
-    where = (logits_TV, tokens_SW, position_S, slot_S)
-    return _sample_op(*where, *fields, counts, prompt, bias, sampling.mask)
-
-
-def _sample(
-    logits_TV: Tensor,
-    tokens_SW: Tensor,
-    position_S: Tensor,
-    slot_S: Tensor,
-    seed_S: Tensor,
-    choice_S: Tensor,
-    temperature_S: Tensor,
-    top_k_S: Tensor,
-    top_p_S: Tensor,
-    min_p_S: Tensor,
-    presence_S: Tensor,
-    frequency_S: Tensor,
-    repetition_S: Tensor,
-    flags_S: Tensor,
+    params: Sampling,
     counts: Tensor,
     prompt: Tensor,
     bias: Tensor,
     mask_TU: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    width, vocab = tokens_SW.shape[1], logits_TV.shape[1]
+    """(tokens int64 [S, W], their logprobs f32 [S, W]) from logits f32 [T, V].
 
-    def rows(entry_S: Tensor) -> Tensor:
-        return entry_S.repeat_interleave(width)
+    tokens int64 [S, W]: the last committed token, which stands at `position` int64 [S], then the
+    drafts, so row k draws the token of position + k + 1. slot int64 [S], N for padding. params have
+    one entry a batch entry. counts int32 [N+1, V]: output tokens so far, tokens[:, 0] included;
+    prompt int32 [N+1, U]: bit sets; bias f32 [N+1, V]; mask int32 [T, U]: bit sets of what each row
+    may draw. The logprob is the model's, before every rule, and NaN where the token is -1.
+    """
+    values = (getattr(params, name) for name in _PARAMS)
+    where = (logits_TV, tokens_SW, position_S, slot_S)
+    return _sample_op(*where, *values, counts, prompt, bias, mask_TU)
 
-    x_SWV = logits_TV.view(*tokens_SW.shape, vocab)
-    x_SWV = bias_and_mask(x_SWV, slot_S, flags_S, bias, mask_TU)
-    output_SWV = output_counts(counts, slot_S, tokens_SW)
-    prompt_SV = unpack_bits(prompt[slot_S], vocab)
-    x_SWV = penalise(x_SWV, output_SWV, prompt_SV, repetition_S, frequency_S, presence_S)
-    x_TV, temperature = x_SWV.flatten(0, 1), rows(temperature_S)[:, None]
+
+def _sample(
+    logits_TV: Tensor, tokens_SW: Tensor, position_S: Tensor, slot_S: Tensor, *rest: Tensor
+) -> tuple[Tensor, Tensor]:
+    *values, counts, prompt, bias, mask_TU = rest
+    params = Sampling(**dict(zip(_PARAMS, values, strict=True)))
+    entry = SamplingState(
+        params=params, counts=counts[slot_S], prompt=prompt[slot_S], bias=bias[slot_S]
+    )
+    x_TV = apply_rules(logits_TV, tokens_SW, entry, mask_TU)
+    ahead_W = torch.arange(1, 1 + tokens_SW.shape[1], device=position_S.device)
+    position_T = (position_S[:, None] + ahead_W).flatten()
+    entry_T = torch.arange(len(slot_S), device=slot_S.device).repeat_interleave(len(ahead_W))
+    token_T = _draw(x_TV, params.at(entry_T), position_T)
+    return token_T.view_as(tokens_SW), _logprob(logits_TV, token_T).view_as(tokens_SW)
+
+
+def _draw(x_TV: Tensor, params: Sampling, position_T: Tensor) -> Tensor:
+    temperature = params.temperature[:, None]
     warm = torch.where(temperature > 0, temperature, 1.0)
     # Below the row's largest, so that no temperature is too small: two logits never overflow alike.
     scaled_TV = (x_TV - x_TV.amax(-1, keepdim=True)) / warm
-    kept_TV = keep_mask(scaled_TV, rows(top_k_S), rows(top_p_S), rows(min_p_S))
-    ahead_W = torch.arange(1, 1 + width, device=position_S.device)
-    position_T = (position_S[:, None] + ahead_W).flatten()
-    noise_TV = gumbel(rows(seed_S), rows(choice_S), position_T, vocab)
+    kept_TV = keep_mask(scaled_TV, params.top_k, params.top_p, params.min_p)
+    noise_TV = gumbel(params.seed, params.choice, position_T, x_TV.shape[1])
     score_TV = scaled_TV + torch.where(temperature > 0, noise_TV, 0.0)
-    token_T = first_argmax(score_TV.masked_fill(~kept_TV, -torch.inf))
-    return token_T.view_as(tokens_SW), _logprob(logits_TV, token_T).view_as(tokens_SW)
+    return first_argmax(score_TV.masked_fill(~kept_TV, -torch.inf))
 
 
 def _logprob(logits_TV: Tensor, token_T: Tensor) -> Tensor:
@@ -99,16 +85,14 @@ def _sample_fake(logits_TV: Tensor, tokens_SW: Tensor, *_: Tensor) -> tuple[Tens
     return torch.empty_like(tokens_SW), torch.empty_like(tokens_SW, dtype=torch.float32)
 
 
-_arguments = ", ".join(
-    f"Tensor {name}"
-    for name in (
-        *("logits", "tokens", "position", "slot"),
-        *_FIELDS,
-        *("counts", "prompt", "bias", "mask"),
-    )
+_NAMES = (
+    *("logits", "tokens", "position", "slot"),
+    *_PARAMS,
+    *("counts", "prompt", "bias", "mask"),
 )
+_ARGUMENTS = ", ".join(f"Tensor {name}" for name in _NAMES)
 _sample_op = define(
-    f"sample({_arguments}) -> (Tensor token, Tensor logprob)", _sample, _sample_fake
+    f"sample({_ARGUMENTS}) -> (Tensor token, Tensor logprob)", _sample, _sample_fake
 )
 
 

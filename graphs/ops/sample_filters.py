@@ -9,45 +9,43 @@ Legend: S entries, W rows an entry, T = S*W rows, V vocabulary, U words of a bit
 import torch
 from torch import Tensor
 
-from graphs.sampling import BIAS, MASK, unpack_bits
+from graphs.sampling import BIAS, MASK, SamplingState, unpack_bits
 
 
-def bias_and_mask(
-    logits_SWV: Tensor, slot_S: Tensor, flags_S: Tensor, bias: Tensor, mask_TU: Tensor
+def apply_rules(
+    logits_TV: Tensor, tokens_SW: Tensor, entry: SamplingState, mask_TU: Tensor
 ) -> Tensor:
-    """Add the slot's bias, and minus infinity where the row's mask has no bit; NaN stays NaN."""
-    biased, masked = (flags_S & BIAS) > 0, (flags_S & MASK) > 0
-    bias_SV = torch.where(biased[:, None], bias[slot_S], 0.0)
-    allowed_SWV = unpack_bits(mask_TU, logits_SWV.shape[2]).view_as(logits_SWV)
-    refused_SWV = masked[:, None, None] & ~allowed_SWV
-    return (logits_SWV + bias_SV[:, None]) + torch.where(refused_SWV, -torch.inf, 0.0)
+    """Logits f32 [T, V] after bias, mask and penalties; `entry` has one row a batch entry."""
+    x_SWV = logits_TV.view(*tokens_SW.shape, logits_TV.shape[1])
+    masked_S11 = ((entry.params.flags & MASK) > 0)[:, None, None]
+    refused_SWV = masked_S11 & ~unpack_bits(mask_TU, x_SWV.shape[2]).view_as(x_SWV)
+    biased_S1 = ((entry.params.flags & BIAS) > 0)[:, None]
+    x_SWV = x_SWV + torch.where(biased_S1, entry.bias, 0.0)[:, None]
+    x_SWV = x_SWV + torch.where(refused_SWV, -torch.inf, 0.0)  # a sum: NaN stays NaN
+    return _penalise(x_SWV, _output_counts(entry.counts, tokens_SW), entry).flatten(0, 1)
 
 
-def output_counts(counts: Tensor, slot_S: Tensor, tokens_SW: Tensor) -> Tensor:
-    """How often each token stands in the output before each row, [S, W, V]: the slot's counts,
-    which hold tokens[:, 0], and the drafts up to the row."""
-    draft_SW = (tokens_SW >= 0).to(counts.dtype)
+def _output_counts(counts_SV: Tensor, tokens_SW: Tensor) -> Tensor:
+    """How often each token stands in the output before each row, [S, W, V]: the counts, which hold
+    tokens[:, 0], and the drafts up to the row. An id that no vocabulary has counts nowhere."""
+    vocab = counts_SV.shape[1]
+    draft_SW = ((tokens_SW >= 0) & (tokens_SW < vocab)).to(counts_SV.dtype)
     draft_SW[:, 0] = 0
-    once_SWV = counts.new_zeros(*tokens_SW.shape, counts.shape[1])
-    once_SWV.scatter_(2, tokens_SW.clamp(min=0)[..., None], draft_SW[..., None])
-    return counts[slot_S][:, None] + once_SWV.cumsum(1, dtype=counts.dtype)
+    once_SWV = counts_SV.new_zeros(*tokens_SW.shape, vocab)
+    once_SWV.scatter_(2, tokens_SW.clamp(0, vocab - 1)[..., None], draft_SW[..., None])
+    return counts_SV[:, None] + once_SWV.cumsum(1, dtype=counts_SV.dtype)
 
 
-def penalise(
-    x_SWV: Tensor,
-    output_SWV: Tensor,
-    prompt_SV: Tensor,
-    repetition_S: Tensor,
-    frequency_S: Tensor,
-    presence_S: Tensor,
-) -> Tensor:
+def _penalise(x_SWV: Tensor, output_SWV: Tensor, entry: SamplingState) -> Tensor:
     """Repetition (tokens of prompt or output), then frequency, then presence (output alone)."""
-    factor = repetition_S[:, None, None]
-    seen_SWV = (output_SWV > 0) | prompt_SV[:, None]
-    repeated = torch.where(x_SWV > 0, x_SWV / factor, x_SWV * factor)
-    x_SWV = torch.where(seen_SWV, repeated, x_SWV)
-    x_SWV = x_SWV - frequency_S[:, None, None] * output_SWV
-    return x_SWV - presence_S[:, None, None] * (output_SWV > 0)
+    asked = entry.params
+    repetition, frequency, presence = (
+        value[:, None, None] for value in (asked.repetition, asked.frequency, asked.presence)
+    )
+    seen_SWV = (output_SWV > 0) | unpack_bits(entry.prompt, x_SWV.shape[2])[:, None]
+    repeated_SWV = torch.where(x_SWV > 0, x_SWV / repetition, x_SWV * repetition)
+    x_SWV = torch.where(seen_SWV, repeated_SWV, x_SWV)
+    return x_SWV - frequency * output_SWV - presence * (output_SWV > 0)
 
 
 def keep_mask(scaled_TV: Tensor, top_k_T: Tensor, top_p_T: Tensor, min_p_T: Tensor) -> Tensor:

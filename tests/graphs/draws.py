@@ -11,11 +11,7 @@ import torch
 from torch import Tensor
 
 from graphs.ops.sample import sample
-from graphs.sampling import Sampling, words
-
-FLOATS = {"temperature", "top_p", "min_p", "presence", "frequency", "repetition"}
-ZERO = ("seed", "choice", "top_k", "min_p", "presence", "frequency", "flags")
-OFF = dict.fromkeys(ZERO, 0) | dict.fromkeys(("temperature", "top_p", "repetition"), 1)
+from graphs.sampling import SamplingState, make_sampling, words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,51 +22,41 @@ class Draws:
     tokens: Tensor
     position: Tensor
     slot: Tensor
-    sampling: Sampling
-    counts: Tensor
-    prompt: Tensor
-    bias: Tensor
+    state: SamplingState
+    mask: Tensor
 
     def run(self) -> tuple[Tensor, Tensor]:
-        where = (self.logits, self.tokens, self.position - 1, self.slot)
-        return sample(*where, self.sampling, self.counts, self.prompt, self.bias)
+        state, params = self.state, self.state.params.at(self.slot)
+        return sample(
+            *(self.logits, self.tokens, self.position - 1, self.slot, params),
+            *(state.counts, state.prompt, state.bias, self.mask),
+        )
 
     def pick(self, entries: list[int]) -> "Draws":
-        """The entries of these indices, in this order; slots keep their rows of state."""
+        """The entries of these indices, in this order; they keep their slots."""
         width = self.tokens.shape[1]
         rows = (torch.tensor(entries)[:, None] * width + torch.arange(width)).flatten()
-        names = {field.name for field in fields(Sampling)} - {"mask"}
-        mine = {name: getattr(self.sampling, name)[entries] for name in names}
-        return replace(
-            self,
-            logits=self.logits[rows],
-            **{name: getattr(self, name)[entries] for name in ("tokens", "position", "slot")},
-            sampling=Sampling(**mine, mask=self.sampling.mask[rows]),
-        )
+        mine = {name: getattr(self, name)[entries] for name in ("tokens", "position", "slot")}
+        return replace(self, logits=self.logits[rows], mask=self.mask[rows], **mine)
 
 
 def draws(logits_TV: Tensor, *, width: int = 1, **given: Any) -> Draws:
     """A call over T/width entries; a value of `given` is one for all entries or one an entry."""
     rows, vocab = logits_TV.shape
     count = rows // width
-    state: dict[str, Tensor] = {
-        "counts": torch.zeros(count + 1, vocab, dtype=torch.int32),
-        "prompt": torch.zeros(count + 1, words(vocab), dtype=torch.int32),
-        "bias": torch.zeros(count + 1, vocab),
-        "mask": torch.zeros(rows, words(vocab), dtype=torch.int32),
+    state = make_sampling(count, vocab)
+    state.params.temperature.fill_(1)
+    for name in {field.name for field in fields(state.params)} & given.keys():
+        getattr(state.params, name)[:count] = torch.as_tensor(given.pop(name))
+    for name in {"counts", "prompt", "bias"} & given.keys():
+        getattr(state, name)[:count] = given.pop(name)
+    arguments = {
         "tokens": torch.zeros(count, width, dtype=torch.int64),
+        "position": torch.as_tensor(given.pop("position", 0)).expand(count),
         "slot": torch.arange(count),
+        "mask": torch.zeros(rows, words(vocab), dtype=torch.int32),
     }
-    state |= {name: given.pop(name) for name in state.keys() & given.keys()}
-    values = {
-        name: torch.as_tensor(value, dtype=torch.float32 if name in FLOATS else torch.int64)
-        .expand(count)
-        .clone()
-        for name, value in {"position": 0, **OFF, **given}.items()
-    }
-    position, mask = values.pop("position"), state.pop("mask")
-    sampling = Sampling(**values, mask=mask)
-    return Draws(logits=logits_TV, position=position, sampling=sampling, **state)
+    return Draws(logits=logits_TV, state=state, **{**arguments, **given})
 
 
 def drawn(logits_TV: Tensor, **given: Any) -> Tensor:

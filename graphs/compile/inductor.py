@@ -1,0 +1,56 @@
+"""The inductor compiler: AOTInductor packages, weights and state as inputs.
+
+Knows torch.export and the package loader. A package checks neither shapes nor types nor the machine
+it runs on, so both were settled by the caller: the key covers the arguments, the manifest the rest.
+Keeps true: generated code runs on one thread (the kernels have a pool of their own) and does
+element-wise exact work alone: every sum and every transcendental is in an operator.
+"""
+
+import warnings
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch._C._aoti import AOTIModelPackageLoader
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from graphs.chain import Call
+from graphs.compile.compiler import Step
+from graphs.compile.program import Task, TensorSpec
+
+_OPTIONS = {"cpp.threads": 1, "compile_threads": 1}
+
+
+class InductorCompiler:
+    name = "inductor"
+
+    def compile(self, task: Task, folder: Path) -> Path:
+        from torch._inductor import aoti_compile_and_package
+
+        path = folder / f"{task.key}.pt2"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of torch about itself
+            program = export(task)
+            aoti_compile_and_package(program, package_path=str(path), inductor_configs=_OPTIONS)
+        return path
+
+    def load(self, call: Call, program: Path | None) -> Step:
+        assert program is not None
+        loader = AOTIModelPackageLoader(str(program), "model", True, 1, -1)
+        return partial(loader.run, call.tensors)
+
+
+def export(task: Task) -> torch.export.ExportedProgram:
+    """The block as a graph for exactly these shapes, open dimensions symbolic."""
+    with FakeTensorMode():
+        args = tree_map_only(TensorSpec, TensorSpec.empty, task.args)
+    specs = [leaf for leaf in tree_leaves(task.args) if isinstance(leaf, TensorSpec)]
+    tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor)]
+    shapes = torch.export.ShapesCollection()
+    for tensor, spec in zip(tensors, specs, strict=True):
+        if spec.open:
+            shapes[tensor] = dict.fromkeys(spec.open, torch.export.Dim.AUTO)
+    dynamic = shapes.dynamic_shapes(task.block, args)
+    return torch.export.export(task.block, args, dynamic_shapes=dynamic, strict=False)

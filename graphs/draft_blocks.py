@@ -1,0 +1,181 @@
+"""The blocks of the MTP chain: its rows, and one block a depth.
+
+Like blocks.py, whose rules hold here. Keeps true: after every call the drafts equal those of the
+whole chain evaluated from scratch over the committed sequence (architecture 5.3), because each call
+re-runs the rows whose deeper inputs were still drafts.
+
+Legend as in buffers.py.
+"""
+
+import torch
+from torch import Tensor
+
+from graphs.backbone import head
+from graphs.blocks import Block, fill_rotary, kind_of
+from graphs.buffers import RowBuffers
+from graphs.config import LayerConfig, ModelConfig
+from graphs.history import History, recall, remember
+from graphs.layers.rope import Frequencies, Rotary
+from graphs.mtp import mtp_block
+from graphs.ops.sample import argmax
+from graphs.rows import Rows, fill_rows, place_rows
+from graphs.state import KvPool
+from graphs.weights import MtpWeights
+
+
+class DraftBegin(Block):
+    """The R rows of each entry that end at its last committed one, from the history ring.
+
+    They cover every row whose deeper MTP inputs were still drafts (architecture 5.3), because no
+    draft is older than D-1 rows, and every row that this step committed.
+    """
+
+    def forward(
+        self,
+        slot_S: Tensor,
+        position_S: Tensor,
+        accepted_S: Tensor,
+        history: History,
+        frequencies: tuple[Frequencies, ...],
+        table: Tensor,
+        body: RowBuffers,
+        ahead_SA: Tensor,
+    ) -> None:
+        count = body.residual.shape[0] // slot_S.shape[0]
+        back_R = torch.arange(1 - count, 1, device=slot_S.device)
+        position_SR = (position_S + accepted_S)[:, None] + back_R
+        rows = place_rows(slot_S, position_SR, None, table)
+        hidden_TH, next_T = recall(history, rows)
+        fill_rows(body.rows, rows)
+        fill_rotary(body, rows, frequencies, self.act)
+        body.residual.copy_(hidden_TH)
+        ahead_SA[:, :count].copy_(next_T.view_as(position_SR))
+
+
+class PrefillDraftBegin(Block):
+    """A chunk's rows behind the D-1 rows before it, with the prompt's own tokens ahead of them."""
+
+    def forward(
+        self,
+        slot_S: Tensor,
+        position_S: Tensor,
+        count_S: Tensor,
+        known_S: Tensor,
+        tokens_A: Tensor,
+        sampled_S: Tensor,
+        chunk: RowBuffers,
+        history: History,
+        frequencies: tuple[Frequencies, ...],
+        table: Tensor,
+        body: RowBuffers,
+        last_S: Tensor,
+        ahead_SA: Tensor,
+        known_SD: Tensor,
+    ) -> None:
+        device, depths = slot_S.device, known_SD.shape[1]
+        past, count = depths - 1, chunk.residual.shape[0]
+        offset_R = torch.arange(-past, count, device=device)
+        rows = place_rows(slot_S, position_S[:, None] + offset_R, (offset_R < count_S)[None], table)
+        hidden_TH, next_T = recall(history, rows)
+        fill_rows(body.rows, rows)
+        fill_rotary(body, rows, frequencies, self.act)
+        body.residual.copy_(torch.cat([hidden_TH[:past], chunk.residual]))
+        # The follower of the last row: the prompt's token if the prompt goes on, else the sample.
+        last_S.copy_(past + count_S - 1)
+        goes_on_S = known_S > count_S
+        follower_S = torch.where(goes_on_S, tokens_A[torch.where(goes_on_S, count_S, 0)], sampled_S)
+        # The token after the last old row is the chunk's first.
+        older, own_A = next_T[: max(past - 1, 0)], tokens_A[0 if past else 1 :]
+        ahead_A = torch.cat([older, own_A, torch.zeros_like(tokens_A[:1])])
+        ahead_A = ahead_A.scatter(0, past + count_S - 1, follower_S)
+        ahead_SA.copy_(ahead_A[None])
+        depth_D = torch.arange(depths, device=device)
+        known_SD.copy_((count_S + 1 + depth_D < torch.maximum(known_S, count_S + 1))[None])
+        remember(history, chunk.rows, chunk.residual, ahead_A[past : past + count])
+
+
+class DraftDepth(Block):
+    """One MTP layer over the rows, and its draft for the token behind the last one.
+
+    `ids` and `next` are the tokens ahead of each row at this depth and the following one; the draft
+    becomes the last row's at the following depth, unless the prompt knows better.
+    """
+
+    def __init__(self, config: ModelConfig, act: torch.dtype, layer: LayerConfig):
+        super().__init__(config, act, kind_of(layer))
+        self.layer = layer
+
+    def forward(
+        self,
+        r_TH: Tensor,
+        rows: Rows,
+        rotary: Rotary,
+        ids_SR: Tensor,
+        next_SR: Tensor,
+        last_S: Tensor,
+        known_S: Tensor,
+        embed_VH: Tensor,
+        weights: MtpWeights,
+        pool: KvPool,
+        table: Tensor,
+        draft_S: Tensor,
+    ) -> None:
+        entry_S = torch.arange(ids_SR.shape[0], device=ids_SR.device)
+        run_depth(self, r_TH, rows, rotary, ids_SR, embed_VH, weights, pool, table)
+        end_SH = r_TH.unflatten(0, ids_SR.shape)[entry_S, last_S]
+        logits_SV = head(end_SH, weights.head_norm, weights.head, self.config, self.act)
+        draft = argmax(logits_SV)
+        draft_S.copy_(draft)
+        after_S = torch.where(known_S, next_SR[entry_S, last_S], draft)
+        next_SR.scatter_(1, last_S[:, None], after_S[:, None])
+
+
+class ObserveDepth(DraftDepth):
+    """The same for one entry, predicting at every row: right predictions of tokens that are there
+    already are counted from row `first` on."""
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        r_TH: Tensor,
+        rows: Rows,
+        rotary: Rotary,
+        ids_SR: Tensor,
+        next_SR: Tensor,
+        first_S: Tensor,
+        depth_S: Tensor,
+        embed_VH: Tensor,
+        weights: MtpWeights,
+        pool: KvPool,
+        table: Tensor,
+        draft_S: Tensor,
+        hits_S: Tensor,
+    ) -> None:
+        run_depth(self, r_TH, rows, rotary, ids_SR, embed_VH, weights, pool, table)
+        logits_RV = head(r_TH, weights.head_norm, weights.head, self.config, self.act)
+        guess_SR = argmax(logits_RV)[None]
+        last = ids_SR.shape[1] - 1
+        row_R = torch.arange(last + 1, device=ids_SR.device)
+        # The token that a row predicts is committed unless it lies behind the last row's next.
+        there_SR = (row_R >= first_S[:, None]) & (row_R < last - depth_S[:, None])
+        hits_S.copy_((there_SR & (guess_SR == next_SR)).sum(dim=1))
+        draft_S.copy_(guess_SR[:, last])
+        next_SR[:, last].copy_(guess_SR[:, last])
+
+
+def run_depth(
+    block: DraftDepth,
+    r_TH: Tensor,
+    rows: Rows,
+    rotary: Rotary,
+    ids_SR: Tensor,
+    embed_VH: Tensor,
+    weights: MtpWeights,
+    pool: KvPool,
+    table: Tensor,
+) -> None:
+    """The MTP layer itself, the hidden states in place."""
+    place = rows, rotary, pool, table
+    config = block.config
+    r_TH.copy_(
+        mtp_block(r_TH, ids_SR.flatten(), embed_VH, weights, *place, config, block.layer, block.act)
+    )

@@ -1,0 +1,60 @@
+"""EnginePlan: which fixed shapes a model is compiled for.
+
+Knows widths, batches, contexts and prefill sizes, and how a need becomes the smallest shape that
+serves it. Does not know programs or machines.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from graphs.history import HISTORY
+
+MAX_WIDTH = 4
+# The MTP layers catch up in chunks of this many rows at most: their inputs come from the history.
+MAX_OBSERVED = HISTORY // 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnginePlan:
+    """widths: positions verified a step (1+K); batches: slots a step; contexts: positions a slot;
+    prefill: rows a chunk. Each sorted, distinct and positive. Raises ValueError naming the field.
+    """
+
+    widths: tuple[int, ...] = (1, 2, 3, 4)
+    batches: tuple[int, ...] = (1, 4)
+    contexts: tuple[int, ...] = (4096, 32768, 262144, 1048576)
+    prefill: tuple[int, ...] = (16, 64, 256)
+
+    def __post_init__(self) -> None:
+        for name, values in vars(self).items():
+            if not values or list(values) != sorted(set(values)) or values[0] < 1:
+                raise ValueError(f"{name} = {list(values)}: must be rising positive numbers")
+        if self.widths[-1] > MAX_WIDTH:
+            raise ValueError(f"widths = {list(self.widths)}: at most {MAX_WIDTH} positions a step")
+
+    @property
+    def observed(self) -> tuple[int, ...]:
+        """Row counts at which the MTP layers catch up."""
+        return tuple(rows for rows in self.prefill if rows <= MAX_OBSERVED)
+
+    def context_for(self, positions: int) -> int:
+        """Raises ValueError where no context is that large."""
+        return smallest(self.contexts, positions, "context")
+
+    def chunks(self, tokens: int) -> list[int]:
+        """Prefill sizes that cover `tokens`: the largest first, little padding at the end."""
+        sizes: list[int] = []
+        while tokens > 0:
+            # A size is worth its padding when more than half of it is used.
+            fitting = [size for size in self.prefill if tokens > size // 2]
+            sizes.append(fitting[-1] if fitting else self.prefill[0])
+            tokens -= sizes[-1]
+        return sizes
+
+
+def smallest(sizes: Sequence[int], need: int, name: str) -> int:
+    """The smallest of rising `sizes` that is at least `need`. Raises ValueError with `name`."""
+    for size in sizes:
+        if size >= need:
+            return size
+    raise ValueError(f"{name} {need} is more than the engines were built for: {list(sizes)}")

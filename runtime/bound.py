@@ -1,0 +1,85 @@
+"""Chains bound to memory: programs checked and loaded, host views made, graphs captured.
+
+Knows which chain an engine call needs. Does not know what is in a slot. Keeps true: after binding
+nothing is checked or allocated again; inputs start out naming the scratch slot, so that the runs
+before a capture write nothing that is read.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from graphs.chain import Call, Model, decode_chain, observe_chain, prefill_chain
+from graphs.compile.compiler import Step
+from graphs.compile.program import OpenDims
+from runtime.capture import HostView, Runner, make_runner
+from runtime.programs import Programs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """A chain, ready. `runner` stops before the drafts; `drafting` includes them."""
+
+    inputs: tuple[HostView, ...]
+    ints: HostView  # the chain's integer outputs
+    more: HostView  # logprobs, or the hits of an observation
+    width: int  # rows an entry
+    runner: Runner
+    drafting: Runner
+
+
+class Binder:
+    """Binds chains of one model; drafts stop after `draft_tokens` depths."""
+
+    def __init__(self, model: Model, programs: Programs, draft_tokens: int):
+        self._model, self._programs = model, programs
+        self._dims = OpenDims(model.state)
+        # The call that places the chain's rows, then one a depth.
+        self._chain_length = 1 + draft_tokens if draft_tokens else 0
+
+    def decoder(self, entries: int, width: int) -> Bound:
+        chain = decode_chain(self._model, entries, width)
+        chain.inputs.ints[:, 0] = self._model.state.slots
+        inputs = (chain.inputs.ints, chain.inputs.mask)
+        outputs = (chain.outputs.ints, chain.outputs.logprobs)
+        return self._bind(inputs, outputs, width, chain.verify, chain.draft)
+
+    def prefill(self, rows: int) -> Bound:
+        chain = prefill_chain(self._model, rows)
+        chain.inputs.ints[0] = self._model.state.slots
+        inputs = (chain.inputs.ints, chain.inputs.tokens, chain.inputs.mask)
+        outputs = (chain.outputs.ints, chain.outputs.logprobs)
+        return self._bind(inputs, outputs, 1, chain.verify, chain.draft)
+
+    def observer(self, rows: int) -> Bound:
+        """For `rows` new rows, behind the ones that are always run again."""
+        total = rows + self._model.depths - 1
+        chain = observe_chain(self._model, total)
+        chain.inputs.ints[0] = self._model.state.slots
+        outputs = (chain.outputs.ints, chain.hits)
+        return self._bind((chain.inputs.ints,), outputs, total, (), chain.calls)
+
+    def _bind(
+        self,
+        inputs: Sequence[Tensor],
+        outputs: tuple[Tensor, Tensor],
+        width: int,
+        verify: Sequence[Call],
+        draft: Sequence[Call],
+    ) -> Bound:
+        verify_steps = self._load(verify)
+        all_steps = verify_steps + self._load(draft[: self._chain_length])
+        views = tuple(HostView.of(tensor) for tensor in inputs)
+        ints, more = (HostView.of(tensor) for tensor in outputs)
+        return Bound(
+            inputs=views,
+            ints=ints,
+            more=more,
+            width=width,
+            runner=make_runner(verify_steps, views, (ints, more)),
+            drafting=make_runner(all_steps, views, (ints, more)),
+        )
+
+    def _load(self, calls: Sequence[Call]) -> list[Step]:
+        return [self._programs.bind(call, self._dims) for call in calls]

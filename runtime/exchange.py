@@ -1,0 +1,38 @@
+"""What goes into an engine call and what comes out of it, as plain data.
+
+Knows tokens and positions. Does not know tensors or requests.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """One slot's part of a decode step: the last committed token, where it stands, the drafts."""
+
+    slot: int
+    position: int
+    token: int
+    drafts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Committed:
+    """What one call committed for one slot, and the drafts for its next step, if it drafted.
+
+    logprobs are the model's own, of each token, before temperature and filters.
+    """
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    accepted: int
+    drafts: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """hits[d] of trials[d] predictions of MTP depth d were right; drafts for the next step."""
+
+    hits: tuple[int, ...]
+    trials: tuple[int, ...]
+    drafts: tuple[int, ...]
