@@ -10,7 +10,7 @@ from torch import Tensor
 
 from graphs.config import LayerConfig, ModelConfig
 from graphs.layers.indexer import BF16, choose_regions, index_keys
-from graphs.layers.linear import linear
+from graphs.layers.linear import linear, linears
 from graphs.layers.rope import Rotary
 from graphs.ops.attention import region_attention, window_attention
 from graphs.ops.rotary import rope_write
@@ -58,7 +58,7 @@ def _project(
     matrices = [weights.q, weights.k, weights.v, weights.g]
     if weights.indexer is not None:
         matrices += [weights.indexer.k.to(BF16), weights.indexer.z.to(BF16)]
-    out_TC = torch.cat([linear(h_TH, matrix) for matrix in matrices], dim=-1)
+    out_TC = linears(h_TH, matrices)
     qkv = (layer.heads + 2 * layer.kv_heads) * layer.head_dim
     sizes = [qkv, layer.heads, out_TC.shape[1] - qkv - layer.heads]
     qkv_TC, gate_TN, kz_TP = out_TC.split(sizes, dim=1)

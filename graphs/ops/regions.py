@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from graphs.formats import to_e4m3
-from graphs.layers.linear import linear
-from graphs.layers.norm import rms_norm
 from graphs.ops.library import define
+from graphs.ops.linear import product
+from graphs.ops.norm import rms_norm_reference
 from graphs.ops.rotary import rotate
 
 BF16 = torch.bfloat16
@@ -52,14 +52,14 @@ def _select_regions(
     eps: float,
 ) -> Tensor:
     q_TIP = _project(h, q_weight).unflatten(-1, (heads, -1))
-    q_TIP = rotate(rms_norm(q_TIP, q_norm.to(BF16), eps, BF16), rotary)
+    q_TIP = rotate(rms_norm_reference(q_TIP, q_norm.to(BF16), eps, BF16), rotary)
     w_TI = _project(h, w_weight).float() * (heads // groups) ** -0.5
     score_TGR = _scores(to_e4m3(q_TIP).float(), w_TI, _context(summary, table, slot), groups)
     return select(score_TGR, position // region, topk)
 
 
 def _project(h_TH: Tensor, weight: Tensor) -> Tensor:
-    return linear(h_TH, weight.to(BF16)).to(BF16)
+    return product(h_TH, weight.to(BF16)).to(BF16)
 
 
 def _context(summary: Tensor, table: Tensor, slot: Tensor) -> Tensor:

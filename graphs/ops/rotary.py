@@ -11,8 +11,8 @@ Legend: T rows, N query heads, G KV heads, D head_dim, B blocks.
 import torch
 from torch import Tensor
 
-from graphs.layers.norm import rms_norm
 from graphs.ops.library import define
+from graphs.ops.norm import rms_norm_reference
 from graphs.state import physical
 
 
@@ -65,11 +65,11 @@ def _rope_write(
     groups, width = pool_k.shape[2:]
     used = qkv[:, : (heads + 2 * groups) * width].unflatten(1, (-1, width))
     q_TND, k_TGD, v_TGD = used.split([heads, groups, groups], dim=1)
-    k_TGD = rotate(rms_norm(k_TGD, k_norm, eps, qkv.dtype), rotary)
+    k_TGD = rotate(rms_norm_reference(k_TGD, k_norm, eps, qkv.dtype), rotary)
     place = physical(table, slot, position)
     pool_k.index_put_(place, k_TGD)
     pool_v.index_put_(place, v_TGD)
-    return rotate(rms_norm(q_TND, q_norm, eps, qkv.dtype), rotary)
+    return rotate(rms_norm_reference(q_TND, q_norm, eps, qkv.dtype), rotary)
 
 
 def _rope_write_fake(

@@ -9,7 +9,7 @@ from torch import Tensor
 import graphs.state as state_module
 from graphs.formats import to_e4m3
 from graphs.layers.indexer import index_keys
-from graphs.layers.linear import linear
+from graphs.layers.linear import linears
 from graphs.layers.rope import rotary_index, rotary_tables
 from graphs.ops.regions import select
 from graphs.ops.summaries import summarise
@@ -35,7 +35,7 @@ def update(model: Model, h_TH: Tensor, rows: Rows, state: IndexerState, table: T
     assert config.sparse is not None
     rotary = rotary_tables(rows.position, config, h_TH.dtype)
     here = rows, rotary[rotary_index(config, config.layers[LAYER])], weights, state
-    kz_TP = torch.cat([linear(h_TH, weight) for weight in (weights.k, weights.z)], dim=-1)
+    kz_TP = linears(h_TH, [weights.k, weights.z])
     index_keys(kz_TP, *here, table, config.sparse, config.rms_eps)
 
 
