@@ -17,8 +17,11 @@ from torch.utils._pytree import tree_map_only
 
 from graphs.config import ModelConfig
 from graphs.layers.rope import Rotary, frequencies, rotary_tables
+from graphs.plan import MAX_WIDTH
 from graphs.rows import Rows
 from graphs.sampling import words
+
+ACCEPTED = MAX_WIDTH  # column of Outputs.ints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,15 +49,21 @@ class RowBuffers:
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeInputs:
-    """What the host says about one decode step, one entry a slot of the batch."""
+    """What the host says about one decode step, one entry a slot of the batch.
 
-    ints: Tensor  # int64 [S, 3+W]: slot, position of the first token, drafts in use, the W tokens
+    `ints` has room for the largest width, so that its strides, and with them the programs of blocks
+    that do not see W, are those of every width.
+    """
+
+    ints: Tensor  # int64 [S, 3+MAX_WIDTH]: slot, position of the first token, drafts in use, tokens
+    width: int
     mask: Tensor  # int32 [S*W, V/32]: tokens allowed in each row, read where a slot's flags say so
 
     @classmethod
     def make(cls, config: ModelConfig, entries: int, width: int, device: torch.device) -> Self:
         return cls(
-            ints=torch.zeros(entries, 3 + width, dtype=torch.int64, device=device),
+            ints=torch.zeros(entries, 3 + MAX_WIDTH, dtype=torch.int64, device=device),
+            width=width,
             mask=allow_all(entries * width, config.vocab_size, device),
         )
 
@@ -72,7 +81,7 @@ class DecodeInputs:
 
     @property
     def tokens_SW(self) -> Tensor:
-        return self.ints[:, 3:]
+        return self.ints[:, 3 : 3 + self.width]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,9 +142,9 @@ class ObserveInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """What the host reads back: `ints` is int64 [S, W+1+D]."""
+    """What the host reads back; `ints` has room for the largest width, as in DecodeInputs."""
 
-    ints: Tensor
+    ints: Tensor  # int64 [S, MAX_WIDTH+1+D]: sampled, accepted, drafts
     logprobs: Tensor  # f32 [S, W] of the sampled tokens
     sampled: Tensor  # [S, W] view: the target's token after each row
     accepted: Tensor  # [S] view: drafts that were right; tokens 0..accepted are committed
@@ -143,13 +152,13 @@ class Outputs:
 
     @classmethod
     def make(cls, entries: int, width: int, depths: int, device: torch.device) -> Self:
-        ints = torch.zeros(entries, width + 1 + depths, dtype=torch.int64, device=device)
+        ints = torch.zeros(entries, MAX_WIDTH + 1 + depths, dtype=torch.int64, device=device)
         return cls(
             ints=ints,
             logprobs=torch.zeros(entries, width, device=device),
             sampled=ints[:, :width],
-            accepted=ints[:, width],
-            drafts=ints[:, width + 1 :],
+            accepted=ints[:, ACCEPTED],
+            drafts=ints[:, ACCEPTED + 1 :],
         )
 
 

@@ -6,15 +6,17 @@ few numbers; a slot's leftovers never reach the next request in it, because ever
 written before it is read.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import torch
 
+from graphs.buffers import ACCEPTED
 from graphs.chain import Model
 from graphs.config import ModelConfig
 from graphs.layers.rope import frequencies
-from graphs.plan import EnginePlan, smallest
+from graphs.plan import MAX_WIDTH, EnginePlan, smallest
 from graphs.sampling import pack_bits
 from graphs.state import make_state
 from graphs.weights import ModelWeights
@@ -160,8 +162,8 @@ class Engine:
         width = 1 + max(len(turn.drafts) for turn in turns)
         entries = smallest(self._batches, len(turns), "batch")
         bound = self._decoders[entries, smallest(self._widths, width, "width")]
-        idle = [[self.state.slots, 0, 0] + [0] * bound.width] * (entries - len(turns))
-        bound.inputs[0].array[:] = [_row(turn, bound.width) for turn in turns] + idle
+        idle = [[self.state.slots, 0, 0] + [0] * MAX_WIDTH] * (entries - len(turns))
+        bound.inputs[0].array[:] = [_row(turn) for turn in turns] + idle
         (bound.drafting if draft else bound.runner).run()
         return self._read(bound, len(turns), drafting=draft)
 
@@ -173,37 +175,36 @@ class Engine:
         The tokens they would have drafted are compared with those that came.
         """
         bound = self._observers[smallest(self.observed, rows, "rows to observe")]
-        depths = len(self.weights.mtp)
-        total = bound.width
+        total, first = bound.width, ACCEPTED + 1
         bound.inputs[0].array[:] = (slot, end, total - rows)
         bound.drafting.run()
         hits = tuple(bound.more.array[: self.draft_tokens].tolist())
         trials = tuple(max(0, rows - 1 - depth) for depth in range(self.draft_tokens))
-        drafts = tuple(bound.ints.array[0, -depths:].tolist()[: self.draft_tokens])
+        drafts = tuple(bound.ints.array[0, first : first + self.draft_tokens].tolist())
         return Observed(hits=hits, trials=trials, drafts=drafts)
 
     def _read(self, bound: Bound, entries: int, *, drafting: bool) -> list[Committed]:
+        first = ACCEPTED + 1
+        depths = self.draft_tokens if drafting else 0
         committed = []
-        width = bound.width
-        logprobs = bound.more.array.tolist()
-        for row, logprob in zip(bound.ints.array[:entries].tolist(), logprobs, strict=False):
-            count = row[width]
+        rows = zip(bound.ints.array.tolist(), bound.more.array.tolist(), strict=True)
+        for row, logprobs in itertools.islice(rows, entries):
+            count = row[ACCEPTED]
             if min(row[: count + 1]) < 0:
                 raise EngineError("the logits of a step are not numbers (NaN)")
-            drafts = row[width + 1 : width + 1 + self.draft_tokens] if drafting else ()
             committed.append(
                 Committed(
                     tokens=tuple(row[: count + 1]),
-                    logprobs=tuple(logprob[: count + 1]),
+                    logprobs=tuple(logprobs[: count + 1]),
                     accepted=count,
-                    drafts=tuple(drafts),
+                    drafts=tuple(row[first : first + depths]),
                 )
             )
         return committed
 
 
-def _row(turn: Turn, width: int) -> list[int]:
-    pad = [0] * (width - 1 - len(turn.drafts))
+def _row(turn: Turn) -> list[int]:
+    pad = [0] * (MAX_WIDTH - 1 - len(turn.drafts))
     return [turn.slot, turn.position, len(turn.drafts), turn.token, *turn.drafts, *pad]
 
 

@@ -20,7 +20,12 @@ from graphs.chain import Call
 from graphs.compile.compiler import Step
 from graphs.compile.program import Task, TensorSpec
 
-_OPTIONS = {"cpp.threads": 1, "compile_threads": 1}
+_OPTIONS = {
+    "cpp.threads": 1,
+    "compile_threads": 1,
+    # The wrapper only calls operators: optimising it costs a third of the build and gains nothing.
+    "aot_inductor.compile_wrapper_opt_level": "O0",
+}
 
 
 class InductorCompiler:
