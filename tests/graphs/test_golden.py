@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from graphs.layers.indexer import choose_regions
-from graphs.layers.rope import rotary_index, rotary_tables
 from tests.graphs.whole import (
+    FP32,
     chain,
     drafts_from_scratch,
     fresh_state,
@@ -18,6 +18,7 @@ from tests.graphs.whole import (
     logits,
     normed,
     residual,
+    rotary_of,
     rows_at,
 )
 
@@ -62,7 +63,6 @@ def test_region_selection_and_summaries() -> None:
     model, ids = golden_model(), golden()["prompt_150"].long()
     state, rows = fresh_state(model), rows_at(0, 150)
     assert model.config.sparse is not None
-    rotary = rotary_tables(rows.position, model.config, torch.float32)
     *inputs, _ = layer_inputs(model, ids, state)
     for place, layer in enumerate(model.config.full_layers):
         weights, indexer = model.weights.layers[layer].attention.indexer, state.indexers[layer]
@@ -70,7 +70,7 @@ def test_region_selection_and_summaries() -> None:
         assert indexer is not None
         ids_TGK = choose_regions(
             *(normed(model, inputs[layer], layer), rows),
-            *(rotary[rotary_index(model.config, model.config.layers[layer])], weights, indexer),
+            *(rotary_of(model.config, model.config.layers[layer], rows, FP32), weights, indexer),
             *(state.full_table, model.config.sparse, model.config.rms_eps),
         )
         assert torch.equal(ids_TGK.transpose(0, 1), golden()["sel_150"][place].long())

@@ -10,10 +10,10 @@ import graphs.state as state_module
 from graphs.formats import to_e4m3
 from graphs.layers.indexer import index_keys
 from graphs.layers.linear import linears
-from graphs.layers.rope import rotary_index, rotary_tables
 from graphs.ops.regions import select
 from graphs.ops.summaries import summarise
-from graphs.state import RING, IndexerState, Rows
+from graphs.rows import Rows
+from graphs.state import RING, IndexerState
 from tests.graphs.whole import (
     FP32,
     Model,
@@ -23,6 +23,7 @@ from tests.graphs.whole import (
     layer_inputs,
     logits,
     residual,
+    rotary_of,
     rows_at,
 )
 
@@ -33,8 +34,7 @@ def update(model: Model, h_TH: Tensor, rows: Rows, state: IndexerState, table: T
     config, weights = model.config, model.weights.layers[LAYER].attention.indexer
     assert weights is not None
     assert config.sparse is not None
-    rotary = rotary_tables(rows.position, config, h_TH.dtype)
-    here = rows, rotary[rotary_index(config, config.layers[LAYER])], weights, state
+    here = rows, rotary_of(config, config.layers[LAYER], rows, h_TH.dtype), weights, state
     kz_TP = linears(h_TH, [weights.k, weights.z])
     index_keys(kz_TP, *here, table, config.sparse, config.rms_eps)
 

@@ -13,7 +13,7 @@ from graphs.layers.activation import swiglu
 from graphs.layers.attention import attention
 from graphs.layers.moe import moe_mlp, route
 from graphs.layers.norm import layer_norm, rms_norm
-from graphs.layers.rope import inverse_frequencies, rotary_index, rotary_tables
+from graphs.layers.rope import inverse_frequencies
 from graphs.ops.rotary import apply_rope, rope_table
 from graphs.state import RING
 from graphs.weights import DenseWeights, MoeWeights
@@ -24,6 +24,7 @@ from tests.graphs.whole import (
     golden,
     golden_model,
     layer_inputs,
+    rotary_of,
     rows_at,
 )
 
@@ -196,7 +197,7 @@ def test_mtp_layers_have_the_window_too() -> None:
         if touched is not None:
             pool.v[1, touched] += 3.0
         rows = rows_at(40, 1)
-        rotary = rotary_tables(rows.position, model.config, FP32)[rotary_index(model.config, layer)]
+        rotary = rotary_of(model.config, layer, rows, FP32)
         args = (weights, pool, None, state.sliding_table, model.config, layer)
         found.append(attention(h, rows, rotary, *args))
     assert not torch.equal(found[0], found[1])

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from graphs.backbone import decoder_layer, embed, head
 from graphs.checkpoint import Checkpoint
-from graphs.config import ModelConfig
+from graphs.config import LayerConfig, ModelConfig
 from graphs.layers.norm import rms_norm
-from graphs.layers.rope import rotary_index, rotary_tables
+from graphs.layers.rope import Rotary, frequencies, rotary_index, rotary_tables
 from graphs.mtp import mtp_block
-from graphs.state import Rows, State, make_state
+from graphs.rows import Rows
+from graphs.state import State, make_state
 from graphs.weights import ModelWeights
 from runtime.blocks import BlockPlan
 
@@ -72,18 +73,23 @@ def rows_at(start: int, count: int, slot: int = 0) -> Rows:
     )
 
 
+def rotary_of(config: ModelConfig, layer: LayerConfig, rows: Rows, dtype: torch.dtype) -> Rotary:
+    """The tables that `layer` reads for these rows."""
+    tables = rotary_tables(rows.position, frequencies(config, None), dtype)
+    return tables[rotary_index(config, layer)]
+
+
 def layer_inputs(
     model: Model, ids: Tensor, state: State, dtype: torch.dtype = FP32, *, start: int = 0
 ) -> Iterator[Tensor]:
     """The residual before each backbone layer, and last the one after all of them."""
     config, weights, rows = model.config, model.weights, rows_at(start, len(ids))
     r_TH = embed(ids, weights.embed)
-    rotary = rotary_tables(rows.position, config, dtype)
     for layer in config.layers:
         yield r_TH
         table = state.full_table if layer.attention == "full" else state.sliding_table
         places = state.layers[layer.index], state.indexers[layer.index], table
-        here = rows, rotary[rotary_index(config, layer)], weights.layers[layer.index]
+        here = rows, rotary_of(config, layer, rows, dtype), weights.layers[layer.index]
         r_TH = decoder_layer(r_TH, *here, *places, config, layer, dtype)
     yield r_TH
 
@@ -114,11 +120,10 @@ def chain(
     config, weights, state = model.config, model.weights, fresh_state(model, dtype)
     results = []
     for depth, ids in enumerate(next_DT):
-        rows = rows_at(0, len(r_TH))
-        mtp = weights.mtp[depth]
-        rotary = rotary_tables(rows.position, config, dtype)
-        here = rows, rotary[rotary_index(config, config.mtp_layers[depth])]
-        r_TH = mtp_block(r_TH, ids, weights.embed, mtp, *here, state, config, depth, dtype)
+        rows, mtp, layer = rows_at(0, len(r_TH)), weights.mtp[depth], config.mtp_layers[depth]
+        places = rotary_of(config, layer, rows, dtype), state.layers[layer.index]
+        here = rows, *places, state.sliding_table, config, layer, dtype
+        r_TH = mtp_block(r_TH, ids, weights.embed, mtp, *here)
         results.append((r_TH, head(r_TH, mtp.head_norm, mtp.head, config, dtype)))
     return results
 
