@@ -24,11 +24,12 @@ EMBED, HEAD, MTP = "embedding", "head", "MTP layers"
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """One decode step: `positions` of each slot's first row, `width` rows a slot; the MTP chain
-    runs width - 1 depths."""
+    """One decode step: `positions` of each slot's first row, `width` rows a slot, and how many
+    `depths` of the MTP chain follow."""
 
     width: int
     positions: tuple[int, ...]
+    depths: int = 0
 
     @property
     def rows(self) -> int:
@@ -77,7 +78,7 @@ def decode_reads(
     head = Reads(
         kind=HEAD, count=1, fixed=_nbytes((weights.norm, weights.head)), experts=0, cache=0
     )
-    chain = [_mtp_reads(config, weights, depth, load) for depth in range(load.width - 1)]
+    chain = [_mtp_reads(config, weights, depth, load) for depth in range(load.depths)]
     return _merge([embed, *body, head, *chain])
 
 

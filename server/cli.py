@@ -6,6 +6,7 @@ torch. Keeps true: exit code 2 and one message for anything a user can get wrong
 
 import io
 import json
+import os
 import sys
 import warnings
 from enum import StrEnum
@@ -109,6 +110,65 @@ def inspect_command(
         typer.echo(json.dumps(report.to_json(), indent=2))
     else:
         Console(highlight=False).print(render(report))
+
+
+@app.command("bench")
+def bench_command(
+    checkpoint: Annotated[
+        Path, typer.Argument(help="Checkpoint folder.", show_default="the shipped step5-nano")
+    ] = NANO,
+    synthetic: Annotated[
+        bool, typer.Option("--synthetic", help="A random model instead, of the dims below.")
+    ] = False,
+    dim: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=NUMBER", help="A size of the synthetic model, as layers=12."),
+    ] = None,
+    width: Annotated[
+        list[int] | None, typer.Option(min=1, max=4, help="Positions verified a step.")
+    ] = None,
+    batch: Annotated[list[int] | None, typer.Option(min=1, help="Slots a step.")] = None,
+    acceptance: Annotated[
+        float, typer.Option(help="Tokens a step commits on average, where its width allows it.")
+    ] = 3.0,
+    prefix: Annotated[int, typer.Option(min=1, help="Positions before the first step.")] = 256,
+    steps: Annotated[int, typer.Option(min=1, help="Steps a round.")] = 16,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds, all cases interleaved.")] = 5,
+    threads: Annotated[
+        int, typer.Option(min=0, help="Threads of kernels and of the memory test; 0: every core.")
+    ] = 0,
+    plots: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write plots as PNG files.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The numbers as one JSON object.")
+    ] = False,
+) -> None:
+    """Measure a model's steps against what this machine's memory allows."""
+    from runtime.bench.run import Options
+    from server.cli_bench import BenchOptions, run
+    from server.errors import user_errors
+
+    with user_errors():
+        measured = Options(
+            widths=tuple(sorted(set(width or (1, 2, 3, 4)))),
+            batches=tuple(sorted(set(batch or (1, 4)))),
+            acceptance=acceptance,
+            prefix=prefix,
+            steps=steps,
+            rounds=rounds,
+            threads=threads or os.cpu_count() or 1,
+        )
+    run(
+        BenchOptions(
+            checkpoint=checkpoint,
+            synthetic=synthetic,
+            dims=tuple(dim or ()),
+            measured=measured,
+            plots=plots,
+            json=as_json,
+        )
+    )
 
 
 def main() -> None:

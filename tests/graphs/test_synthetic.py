@@ -11,13 +11,14 @@ from graphs.config import ModelConfig
 from graphs.config_json import parse_config
 from graphs.errors import ConfigError
 from graphs.formats import Nvfp4Experts
-from graphs.layers import moe
+from graphs.plan import EnginePlan
 from graphs.shards import INDEX_FILE
 from graphs.synthetic import SMALL, SyntheticDims, synthetic_config
 from graphs.synthetic_weights import write_synthetic
 from graphs.weights import MoeWeights
+from runtime.bench.experts import ExpertCounter
+from runtime.bench.forced import record
 from runtime.engine import Engine
-from runtime.request import SamplingParams
 from tests.graphs.configs import release
 
 
@@ -79,29 +80,27 @@ def test_the_two_scales_of_a_block_multiply_to_one_that_e4m3_holds(folder: Path)
             assert len(both.unique()) == 4
 
 
-def test_tokens_spread_over_vocabulary_and_experts(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chosen: list[torch.Tensor] = []
-    route = moe.route
-
-    def recorded(*arguments: object) -> tuple[torch.Tensor, torch.Tensor]:
-        ids, shares = route(*arguments)  # pyright: ignore[reportArgumentType]
-        chosen.append(ids)
-        return ids, shares
-
-    monkeypatch.setattr(moe, "route", recorded)
+def test_tokens_spread_over_vocabulary_and_experts(folder: Path) -> None:
     checkpoint = Checkpoint.open(folder)
-    engine = Engine(checkpoint.config, checkpoint.load(), draft_tokens=0, context=128)
-    greedy = SamplingParams(max_tokens=64, ignore_eos=True)
-    tokens = list(engine.prefill(list(range(3, 35)), 0, greedy).tokens)
-    for position in range(32, 96):
-        [step] = engine.decode([tokens[-1:]], [position], [0], [greedy])
-        tokens += step.tokens
-    assert len(set(tokens)) > 25, "greedy text of random weights must not run in a small circle"
-    share = torch.bincount(torch.cat([ids.flatten() for ids in chosen]), minlength=SMALL.experts)
-    assert share.min() / share.float().mean() > 0.3
-    assert share.max() / share.float().mean() < 2.5
+    plan = EnginePlan(widths=(1,), batches=(1,), prefill=(16,))
+    engine = Engine(checkpoint.config, checkpoint.load(), plan=plan, draft_tokens=0, context=128)
+    with Choices() as seen:
+        track = record(engine, range(3, 35), 64)
+    assert len(set(track.tokens)) > 25, "random weights must not run in a small circle"
+    share = torch.bincount(torch.cat(seen.ids), minlength=SMALL.experts).float()
+    assert share.min() > 0.3 * share.mean()
+    assert share.max() < 2.5 * share.mean()
+
+
+class Choices(ExpertCounter):
+    """Keeps the choices themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: list[torch.Tensor] = []
+
+    def count(self, ids_TK: torch.Tensor) -> None:
+        self.ids.append(ids_TK[ids_TK >= 0])
 
 
 @pytest.mark.parametrize(

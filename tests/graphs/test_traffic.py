@@ -55,7 +55,8 @@ def test_one_row_of_the_default_model() -> None:
 
 
 def test_four_rows_share_weights_and_add_experts_and_the_chain() -> None:
-    one, four = (reads(Load(width=w, positions=(600,))) for w in (1, 4))
+    one = reads(Load(width=1, positions=(600,)))
+    four = reads(Load(width=4, positions=(600,), depths=3))
     for kind in ("sliding + dense", "full + dense", "head"):
         assert four[kind] == one[kind]
     assert four["sliding + moe"].fixed == one["sliding + moe"].fixed
@@ -111,6 +112,6 @@ def test_uniform_choices() -> None:
 def test_loaded_tensors_count_as_the_shapes_say(tmp_path: Path) -> None:
     config: ModelConfig = write_synthetic(tmp_path, SMALL)
     loaded: ModelWeights = Checkpoint.open(tmp_path).load()
-    load = Load(width=3, positions=(40, 7))
+    load = Load(width=3, positions=(40, 7), depths=2)
     expected = decode_reads(config, meta_weights(config), load)
     assert decode_reads(config, loaded, load) == expected

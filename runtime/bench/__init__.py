@@ -1,0 +1,1 @@
+"""Measures an engine against what the machine's memory allows: `fourstep bench`."""
