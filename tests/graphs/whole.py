@@ -80,10 +80,19 @@ def rotary_of(config: ModelConfig, layer: LayerConfig, rows: Rows, dtype: torch.
 
 
 def layer_inputs(
-    model: Model, ids: Tensor, state: State, dtype: torch.dtype = FP32, *, start: int = 0
+    model: Model,
+    ids: Tensor,
+    state: State,
+    dtype: torch.dtype = FP32,
+    *,
+    start: int = 0,
+    rows: Rows | None = None,
 ) -> Iterator[Tensor]:
-    """The residual before each backbone layer, and last the one after all of them."""
-    config, weights, rows = model.config, model.weights, rows_at(start, len(ids))
+    """The residual before each backbone layer, and last the one after all of them.
+
+    The rows are those of slot 0 from `start` unless given.
+    """
+    config, weights, rows = model.config, model.weights, rows or rows_at(start, len(ids))
     r_TH = embed(ids, weights.embed)
     for layer in config.layers:
         yield r_TH

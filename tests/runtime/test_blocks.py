@@ -1,8 +1,9 @@
 """Block tables: the sliding circle is long enough, and memory does not grow with the text."""
 
 import pytest
-import torch
 
+from graphs.config import ModelConfig
+from graphs.plan import EnginePlan
 from graphs.state import BLOCK, SCRATCH_BLOCK
 from runtime.blocks import BlockPlan
 from runtime.engine import Engine
@@ -42,20 +43,31 @@ def test_sliding_memory_is_constant() -> None:
     assert long.full == 2**20 // BLOCK
 
 
-def test_long_text_over_a_reused_circle_equals_unlimited_memory() -> None:
+def test_long_text_over_a_reused_circle_equals_unlimited_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Decoding far past the circle: reused blocks give the tokens of blocks that are never
     reused."""
     model, prompt = golden_model(), golden()["prompt_60"].tolist()
     params = SamplingParams(max_tokens=200, ignore_eos=True, temperature=0.9, seed=5)
-    found = []
+    found, highest = [], []
     for circle in (True, False):
-        made = Engine(
-            *(model.config, model.weights), precision="bf16", draft_tokens=3, context=320, chunk=16
-        )
         if not circle:
-            unlimited = fresh_state(model, torch.bfloat16, context=320)
-            assert unlimited.sliding_table.max() > made.state.sliding_table.max()
-            made.state = unlimited
+            monkeypatch.setattr(BlockPlan, "of", unlimited)
+        made = Engine(
+            *(model.config, model.weights),
+            plan=EnginePlan(batches=(1,), prefill=(16,)),
+            draft_tokens=3,
+            context=320,
+        )
         steps = list(generate(made, prompt, params))
         found.append([token for step in steps for token in step.token_ids])
+        highest.append(int(made.state.sliding_table.max()))
     assert found[0] == found[1]
+    assert highest[0] < highest[1]
+
+
+def unlimited(config: ModelConfig, *, context: int, largest_call: int) -> BlockPlan:
+    """No block of a slot is ever used again."""
+    blocks = -(-context // BLOCK)
+    return BlockPlan(full=blocks, sliding=blocks)

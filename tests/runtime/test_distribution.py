@@ -16,15 +16,18 @@ from scipy.stats import binomtest
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from graphs.backbone import backbone, head
-from graphs.state import Rows
-from runtime.engine import Committed, Engine
+from graphs.backbone import head
+from graphs.plan import EnginePlan
+from graphs.rows import Rows
+from runtime.engine import Engine
+from runtime.exchange import Committed, Turn
 from runtime.generate import generate
 from runtime.request import SamplingParams
 from tests.fit import filtered, p_value
-from tests.graphs.whole import FP32, fresh_state, golden, golden_model
+from tests.graphs.whole import FP32, fresh_state, golden, golden_model, layer_inputs
 
 SEEDS, SLOTS, LENGTH = 512, 64, 3
+SMALL = EnginePlan(batches=(1,), prefill=(8,))
 FILTERS: dict[str, dict[str, Any]] = {
     "plain": {},
     "filtered": {"top_k": 6, "top_p": 0.9, "min_p": 0.05},
@@ -52,7 +55,7 @@ def next_logits(prefixes: Sequence[Sequence[int]]) -> Tensor:
         valid=torch.ones(count * length, dtype=torch.bool),
     )
     state, weights = fresh_state(model, context=64, slots=count), model.weights
-    r_TH = backbone(torch.tensor(prefixes).flatten(), rows, weights, state, model.config, FP32)
+    *_, r_TH = layer_inputs(model, torch.tensor(prefixes).flatten(), state, rows=rows)
     last_nH = r_TH.unflatten(0, (count, length))[:, -1]
     return head(last_nH, weights.norm, weights.head, model.config, FP32)
 
@@ -65,8 +68,8 @@ def prefilled(draft_tokens: int) -> tuple[Engine, list[Committed], list[tuple[Te
         *(model.config, model.weights),
         precision="fp32",
         draft_tokens=draft_tokens,
+        plan=EnginePlan(widths=(1 + draft_tokens,), batches=(SLOTS,), prefill=(8,)),
         context=64,
-        chunk=8,
         slots=SLOTS,
     )
     *start, last = prompt()
@@ -87,14 +90,20 @@ def continuations(
     for first_seed in range(0, seeds, SLOTS):
         for leaf, value in saved:
             leaf.copy_(value)
-        asked = [params(filters, first_seed + slot) for slot in slots]
+        for slot in slots:
+            engine.assign(slot, prompt()[:-1], params(filters, first_seed + slot))
         step, tokens = committed, [list(one.tokens) for one in committed]
         while min(map(len, tokens)) <= LENGTH:
             step = engine.decode(
-                [[tokens[slot][-1], *step[slot].drafts] for slot in slots],
-                [place + len(tokens[slot]) - 1 for slot in slots],
-                slots,
-                asked,
+                [
+                    Turn(
+                        slot=slot,
+                        position=place + len(tokens[slot]) - 1,
+                        token=tokens[slot][-1],
+                        drafts=step[slot].drafts,
+                    )
+                    for slot in slots
+                ]
             )
             for slot, one in enumerate(step):
                 tokens[slot] += one.tokens
@@ -105,7 +114,7 @@ def continuations(
 
 def test_the_batches_are_what_generate_yields() -> None:
     model = golden_model()
-    engine = Engine(*(model.config, model.weights), precision="fp32", context=64, chunk=8)
+    engine = Engine(*(model.config, model.weights), precision="fp32", plan=SMALL, context=64)
     found, _ = continuations(3, "plain")
     for seed in (0, 1, 200, SEEDS - 1):
         steps = generate(engine, prompt(), params("plain", seed))
@@ -206,7 +215,7 @@ def test_filtered_samples_fit_the_model(draft_tokens: int) -> None:
 
 def test_a_seed_is_64_bits_signed_or_not() -> None:
     model = golden_model()
-    engine = Engine(*(model.config, model.weights), precision="fp32", context=64, chunk=8)
+    engine = Engine(*(model.config, model.weights), precision="fp32", plan=SMALL, context=64)
 
     def run(seed: int) -> list[int]:
         asked = SamplingParams(temperature=1.0, seed=seed, max_tokens=8, ignore_eos=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from graphs.checkpoint import Checkpoint
+from graphs.plan import EnginePlan
 from runtime.chat import Chat, ChatTemplate
 from runtime.engine import Engine, Precision
 from runtime.generate import generate
@@ -50,8 +51,8 @@ def engine(draft_tokens: int, precision: Precision = "bf16", chunk: int = 64) ->
         *(checkpoint().config, checkpoint().load()),
         precision=precision,
         draft_tokens=draft_tokens,
+        plan=EnginePlan(batches=(1,), prefill=(chunk,)),
         context=512,
-        chunk=chunk,
     )
 
 

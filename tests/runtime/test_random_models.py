@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from graphs.plan import EnginePlan
 from runtime.engine import Engine, Precision
 from runtime.generate import generate
 from runtime.request import SamplingParams, Step
@@ -36,8 +37,8 @@ def run(
         *(model.config, model.weights),
         precision=precision,
         draft_tokens=draft_tokens,
+        plan=EnginePlan(batches=(1,), prefill=(chunk,)),
         context=192,
-        chunk=chunk,
     )
     return list(generate(made, prompt_of(length), params))
 

@@ -12,7 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.engine import Engine, Precision
+from graphs.plan import EnginePlan
+from runtime.engine import Engine, Precision, Turn
 from runtime.generate import generate
 from runtime.request import SamplingParams, Step, summarise
 from tests.graphs.whole import BF16, FP32, drafts_from_scratch, golden, golden_model
@@ -30,8 +31,8 @@ def engine(draft_tokens: int, precision: Precision = "fp32", chunk: int = 64) ->
         *(model.config, model.weights),
         precision=precision,
         draft_tokens=draft_tokens,
+        plan=EnginePlan(batches=(1,), prefill=(chunk,)),
         context=256,
-        chunk=chunk,
     )
 
 
@@ -100,8 +101,11 @@ def test_prefill_in_chunks_leaves_the_same_state(precision: Precision, chunk: in
             recent = [position % 16 for position in range(len(prompt) - 8, len(prompt))]
             assert torch.equal(one.ring_k[0, recent], other.ring_k[0, recent])
             assert torch.equal(one.ring_z[0, recent], other.ring_z[0, recent])
-    assert torch.equal(whole.state.history.ids[0], parts.state.history.ids[0])
-    assert torch.equal(whole.state.history.hidden[0], parts.state.history.hidden[0])
+    one, other = whole.state.history, parts.state.history
+    assert one is not None
+    assert other is not None
+    assert torch.equal(one.ids[0], other.ids[0])
+    assert torch.equal(one.hidden[0], other.hidden[0])
 
 
 def readable(length: int, window: int | None) -> range:
@@ -163,7 +167,8 @@ def forced(made: Engine, text: Sequence[int], start: int, plan: Sequence[int]) -
         right = made.draft_tokens - rejected
         drafts = list(text[position + 1 : position + 1 + right])
         drafts += [(token + 1) % 300 + 3 for token in text[position + 1 + right :][:rejected]]
-        [committed] = made.decode([[text[position], *drafts]], [position], [0], [GREEDY])
+        turn = Turn(slot=0, position=position, token=text[position], drafts=tuple(drafts))
+        [committed] = made.decode([turn])
         assert committed.accepted == right
         expected = text[position + 1 : position + 2 + right]
         assert list(committed.tokens) == list(expected), (position, rejected)
@@ -194,6 +199,7 @@ def test_batch_mates_change_nothing(draft_tokens: int) -> None:
         *(model.config, model.weights),
         precision="bf16",
         draft_tokens=draft_tokens,
+        plan=EnginePlan(batches=(4,), prefill=(64,)),
         context=256,
         slots=3,
     )
@@ -210,10 +216,12 @@ def test_batch_mates_change_nothing(draft_tokens: int) -> None:
     committed = [shared.prefill(p, slot, params[slot]) for slot, p in enumerate(prompts)]
     found = [list(c.tokens) for c in committed]
     while min(map(len, found)) < 16:
-        rows = [[f[-1], *c.drafts] for f, c in zip(found, committed, strict=True)]
-        positions = [len(p) + len(f) - 1 for p, f in zip(prompts, found, strict=True)]
-        padded = [*rows, [0] * (draft_tokens + 1)], [*positions, 0], [0, 1, 2, 3], [*params, GREEDY]
-        *committed, _ = shared.decode(*padded)
+        committed = shared.decode(
+            [
+                Turn(slot=slot, position=len(p) + len(f) - 1, token=f[-1], drafts=c.drafts)
+                for slot, (p, f, c) in enumerate(zip(prompts, found, committed, strict=True))
+            ]
+        )
         for f, c in zip(found, committed, strict=True):
             f += c.tokens
     for f, expected in zip(found, alone, strict=True):

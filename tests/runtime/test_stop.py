@@ -4,7 +4,9 @@ import dataclasses
 
 import pytest
 
-from runtime.engine import Committed, Engine, EngineError
+from graphs.plan import EnginePlan
+from runtime.engine import Engine, EngineError
+from runtime.exchange import Committed
 from runtime.generate import generate
 from runtime.request import SamplingParams
 from runtime.stop import scan
@@ -34,12 +36,16 @@ def test_the_first_of_stop_and_length_wins(
     assert scan(tokens, room, stops) == (kept, reason)
 
 
+SMALL = EnginePlan(batches=(1,), prefill=(64,))
+
+
 def engine(draft_tokens: int, context: int = 256) -> Engine:
     model = golden_model()
     return Engine(
         *(model.config, model.weights),
         precision="fp32",
         draft_tokens=draft_tokens,
+        plan=SMALL,
         context=context,
     )
 
@@ -76,7 +82,7 @@ def test_the_model_stop_ids_apply_unless_ignored() -> None:
     model = golden_model()
     assert model.config.stop_ids == (1, 2, 376)
     config = dataclasses.replace(model.config, stop_ids=(text[4],))
-    made = Engine(config, model.weights, precision="fp32", context=256)
+    made = Engine(config, model.weights, precision="fp32", plan=SMALL, context=256)
     end = text.index(text[4])
     assert run(made, prompt, SamplingParams(max_tokens=20)) == (text[: end + 1], "stop")
     ignoring = SamplingParams(max_tokens=20, ignore_eos=True)
@@ -95,7 +101,7 @@ def test_a_rejected_stop_draft_does_not_finish(monkeypatch: pytest.MonkeyPatch) 
     )
 
     def eager_to_stop(committed: Committed) -> Committed:
-        return Committed(tokens=committed.tokens, accepted=committed.accepted, drafts=(stop,) * 3)
+        return dataclasses.replace(committed, drafts=(stop,) * 3)
 
     monkeypatch.setattr(made, "prefill", lambda *a: eager_to_stop(prefill(*a)))
     monkeypatch.setattr(made, "decode", lambda *a: [eager_to_stop(c) for c in decode(*a)])
@@ -167,7 +173,7 @@ def test_a_slot_that_is_not_there_is_refused(slot: int) -> None:
         list(generate(engine(3), [5, 6, 7], SamplingParams(max_tokens=4), slot=slot))
 
 
-@pytest.mark.parametrize("field", ["context", "chunk", "slots"])
+@pytest.mark.parametrize("field", ["context", "slots"])
 def test_engine_sizes_are_checked(field: str) -> None:
     model = golden_model()
     with pytest.raises(ValueError, match=f"{field} = 0"):
