@@ -157,10 +157,12 @@ def test_the_host_is_measured_without_running_a_block(checkpoint: Checkpoint) ->
 
 def test_every_byte_of_the_buffer_is_read_and_threads_are_given_back() -> None:
     before = torch.get_num_threads()
+    torch.set_num_threads(2)
     with ReadSpeed(3, nbytes=4 * 1000) as memory:
         assert memory.nbytes == 4000
         assert memory.sample() > 0
-    assert torch.get_num_threads() == before
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)
     with pytest.raises(ValueError, match="threads = 0"):
         ReadSpeed(0)
 
@@ -184,9 +186,10 @@ def test_everything_is_measured_in_every_round(result: Result) -> None:
 def test_what_is_shown_follows_from_what_was_measured(result: Result) -> None:
     fast = Case(width=1, batch=2, length=1, reads=result.cases[0].reads, distinct=(), step_s=[0.5])
     slow = Case(width=4, batch=2, length=3, reads=result.cases[1].reads, distinct=(), step_s=[2.0])
+    lone = Case(width=1, batch=1, length=1, reads=slow.reads, distinct=(), step_s=[9.0])
     some = Result(
         options=OPTIONS,
-        cases=(fast, slow),
+        cases=(lone, fast, slow),
         roof=(1e6, 3e6, 2e6),
         prefill_s=(1.0,),
         kinds={},
@@ -198,7 +201,7 @@ def test_what_is_shown_follows_from_what_was_measured(result: Result) -> None:
     assert memory_share(some, fast) == pytest.approx(size / 0.5 / 2e6)
     assert ratios(some, slow) == (4.0, more / size)
     decode = tables(some)[0]
-    assert [row[7:] for row in decode.rows][1][1:] == ("4.00", f"{more / size:.2f}")
+    assert [row[7:] for row in decode.rows][2][1:] == ("4.00", f"{more / size:.2f}")
     assert tables(some)[-1].rows == (("1", "50"),)
 
 
