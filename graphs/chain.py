@@ -151,7 +151,8 @@ def prefill_chain(model: Model, rows: int) -> PrefillChain:
     draft: list[Call] = []
     if model.depths:
         assert state.history is not None
-        past = model.depths - 1
+        # A prompt that goes on after an answer may replace the last sampled token as well.
+        past = model.depths
         buffers = DraftBuffers.make(config, 1, past + rows, outputs.drafts, model.act)
         draft = [
             _call(

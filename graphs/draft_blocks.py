@@ -53,7 +53,11 @@ class DraftBegin(Block):
 
 
 class PrefillDraftBegin(Block):
-    """A chunk's rows behind the D-1 rows before it, with the prompt's own tokens ahead of them."""
+    """A chunk's rows behind the D rows before it, with the prompt's own tokens ahead of them.
+
+    The D rows are all that read a token of the chunk or behind it, sampled or drafted before the
+    prompt said what stands there.
+    """
 
     def forward(
         self,
@@ -73,7 +77,7 @@ class PrefillDraftBegin(Block):
         known_SD: Tensor,
     ) -> None:
         device, depths = slot_S.device, known_SD.shape[1]
-        past, count = depths - 1, chunk.residual.shape[0]
+        past, count = depths, chunk.residual.shape[0]
         offset_R = torch.arange(-past, count, device=device)
         rows = place_rows(slot_S, position_S[:, None] + offset_R, (offset_R < count_S)[None], table)
         hidden_TH, next_T = recall(history, rows)
@@ -85,13 +89,12 @@ class PrefillDraftBegin(Block):
         goes_on_S = known_S > count_S
         follower_S = torch.where(goes_on_S, tokens_A[torch.where(goes_on_S, count_S, 0)], sampled_S)
         # The token after the last old row is the chunk's first.
-        older, own_A = next_T[: max(past - 1, 0)], tokens_A[0 if past else 1 :]
-        ahead_A = torch.cat([older, own_A, torch.zeros_like(tokens_A[:1])])
+        ahead_A = torch.cat([next_T[: past - 1], tokens_A, torch.zeros_like(tokens_A[:1])])
         ahead_A = ahead_A.scatter(0, past + count_S - 1, follower_S)
         ahead_SA.copy_(ahead_A[None])
         depth_D = torch.arange(depths, device=device)
         known_SD.copy_((count_S + 1 + depth_D < torch.maximum(known_S, count_S + 1))[None])
-        remember(history, chunk.rows, chunk.residual, ahead_A[past : past + count])
+        remember(history, rows, body.residual, ahead_A[: past + count])
 
 
 class DraftDepth(Block):
