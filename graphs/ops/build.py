@@ -25,7 +25,8 @@ SOURCES = Path(__file__).with_name("cpu")
 ISAS = ("scalar", "avx2", "avx512")
 _FLAGS = (
     *("-O3", "-std=c++20", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden"),
-    *("-Wall", "-Wno-maybe-uninitialized"),  # gcc 12 finds those in its own intrinsics
+    # gcc 12 finds those two in its own intrinsics.
+    *("-Wall", "-Wno-uninitialized", "-Wno-maybe-uninitialized"),
 )
 _ISA_FLAGS = {
     "scalar": (),
@@ -84,9 +85,12 @@ def _build(compiler: str, target: Path, jobs: int, each: Callable[[], object] | 
 
 
 def load_kernels(path: Path) -> None:
-    """Replace the references by the kernels for CPU tensors, in this process, for good."""
+    """Replace the references by the kernels for CPU tensors, in this process, for good.
+
+    A copy of the library that is loaded already, which its name tells, is not loaded again.
+    """
     path = path.resolve()
-    if path in _loaded:
+    if _loaded and _loaded[0].name == path.name:
         return
     assert not _loaded, f"{_loaded[0]} is loaded already, so {path} cannot be"
     torch.ops.load_library(path)
@@ -110,6 +114,13 @@ def set_isa(name: str) -> None:
 
 def current_isa() -> str:
     return ISAS[_library().fourstep_isa()]
+
+
+def read_bandwidth(tensor: torch.Tensor) -> float:
+    """Bytes a second at which the kernels' threads read a contiguous CPU tensor once."""
+    read = _library().fourstep_read_seconds
+    read.restype, read.argtypes = ctypes.c_double, (ctypes.c_void_p, ctypes.c_int64)
+    return tensor.nbytes / read(tensor.data_ptr(), tensor.nbytes)
 
 
 _LIBRARIES = ("-ltorch", "-ltorch_cpu", "-lc10", "-lpthread")

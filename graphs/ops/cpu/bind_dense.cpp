@@ -10,10 +10,11 @@ namespace {
 at::Tensor linear(const at::Tensor& x, at::TensorList tensors, c10::string_view spec,
                   at::ScalarType dtype) {
   TORCH_CHECK(x.dim() == 2, "linear: x has ", x.dim(), " dims, not 2");
-  auto matrices = fs::matrices(tensors, spec, x.size(1));
   int64_t width = 0;
   std::vector<fs::Matrix> first;
-  for (const auto& stack : matrices) {
+  for (const auto& stack : fs::matrices(tensors, spec)) {
+    TORCH_CHECK(stack.first.in == x.size(1), "linear: a matrix of ", stack.first.in,
+                " columns for x ", x.sizes());
     first.push_back(stack.expert(0));
     width += stack.first.out;
   }

@@ -89,7 +89,7 @@ at::Tensor rows(const at::Tensor& x) {
   return x.stride(-1) == 1 || x.size(-1) == 1 ? x : x.contiguous();
 }
 
-std::vector<Stack> matrices(at::TensorList tensors, c10::string_view spec, int64_t in) {
+std::vector<Stack> matrices(at::TensorList tensors, c10::string_view spec) {
   std::vector<Stack> found;
   size_t next = 0;
   auto take = [&]() -> const at::Tensor& {
@@ -110,18 +110,14 @@ std::vector<Stack> matrices(at::TensorList tensors, c10::string_view spec, int64
       const at::Tensor& scale = take();
       found.push_back(nvfp4_stack(weight, scale, take()));
     }
-    int64_t width = found.back().first.in;
-    TORCH_CHECK(in == 0 || width == in, "a matrix has ", width, " columns, not ", in);
   }
   TORCH_CHECK(next == tensors.size(), "spec ", spec, " does not name ", tensors.size(), " tensors");
   return found;
 }
 
-Matrix plain(const at::Tensor& weight, int64_t in) {
+Matrix plain(const at::Tensor& weight) {
   TORCH_CHECK(weight.dim() == 2, "a plain matrix has ", weight.dim(), " dims");
-  Matrix m = plain_stack(weight).first;
-  TORCH_CHECK(m.in == in, "a matrix has ", m.in, " columns, not ", in);
-  return m;
+  return plain_stack(weight).first;
 }
 
 }  // namespace fs

@@ -31,11 +31,10 @@ bool is_bf16(at::ScalarType dtype);
 // x [T, I], bf16 or f32, with neighbouring elements in a row.
 at::Tensor rows(const at::Tensor& x);
 
-// The matrices of `spec` (graphs/ops/matrices.py). Their input width must be `in`, or all alike
-// when it is 0.
-std::vector<Stack> matrices(at::TensorList tensors, c10::string_view spec, int64_t in);
+// The matrices of `spec` (graphs/ops/matrices.py).
+std::vector<Stack> matrices(at::TensorList tensors, c10::string_view spec);
 
-// One plain bf16 or f32 matrix of width `in`.
-Matrix plain(const at::Tensor& weight, int64_t in);
+// One plain bf16 or f32 matrix.
+Matrix plain(const at::Tensor& weight);
 
 }  // namespace fs

@@ -105,17 +105,51 @@ Pool& pool() {
 
 }  // namespace
 
+// The pieces of one call, a span of neighbours for each thread: what a thread does next usually lies
+// behind what it did last, which is what prefetching counts on. Whoever is done takes from the others.
+struct Spans {
+  struct alignas(64) Span {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
+  static constexpr int kMost = 64;
+  Span spans[kMost];
+  int count;
+  Piece piece;
+  void* context;
+
+  Spans(int64_t pieces, int threads, Piece run, void* with)
+      : count(threads < kMost ? threads : kMost), piece(run), context(with) {
+    for (int i = 0; i < count; ++i) {
+      spans[i].next.store(pieces * i / count, std::memory_order_relaxed);
+      spans[i].end = pieces * (i + 1) / count;
+    }
+  }
+  void work(int own) {
+    for (int i = 0; i < count; ++i) {
+      Span& span = spans[(own + i) % count];
+      int64_t index;
+      while ((index = span.next.fetch_add(1, std::memory_order_relaxed)) < span.end)
+        piece(context, index);
+    }
+  }
+};
+
 int pool_threads() { return pool().threads.load(std::memory_order_relaxed); }
 
 void run_pieces(int64_t pieces, Piece piece, void* context) {
   Pool& p = pool();
   std::unique_lock<std::mutex> lock(p.busy, std::defer_lock);
-  if (pieces <= 1 || p.threads.load() <= 1 || pieces > UINT32_MAX || !lock.try_lock()) {
+  if (pieces <= 1 || p.threads.load() <= 1 || !lock.try_lock()) {
     for (int64_t i = 0; i < pieces; ++i) piece(context, i);
     return;
   }
-  p.grow(p.threads.load());
-  p.start(static_cast<uint32_t>(pieces), piece, context);
+  int threads = p.threads.load();
+  p.grow(threads);
+  Spans spans(pieces, pieces < threads ? static_cast<int>(pieces) : threads, piece, context);
+  p.start(
+      static_cast<uint32_t>(spans.count),
+      [](void* raw, int64_t own) { static_cast<Spans*>(raw)->work(static_cast<int>(own)); }, &spans);
   while (p.work()) {
   }
   for (int spin = 0; p.unfinished.load(std::memory_order_acquire) > 0; ++spin) {

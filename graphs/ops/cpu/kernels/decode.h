@@ -19,18 +19,37 @@ constexpr int kOuts = 4;
 constexpr int kOuts = 2;
 #endif
 
+// Starts bringing into the second cache what a walk through the rows will read `distance` later.
+// Measured on Zen 4: the walk reaches the speed of memory with this and half of it without.
+inline void prefetch(const void* p, int64_t distance) {
+  __builtin_prefetch((const char*)p + distance, 0, 2);
+}
+inline int64_t prefetch_distance(int64_t row_bytes) {
+  int64_t tile = kOuts * row_bytes;
+  return tile * ((32768 + tile - 1) / tile);
+}
+
 // A row past the last is the last again: it is computed and thrown away.
 inline int64_t row_of(const Matrix& m, int64_t out) { return out < m.out ? out : m.out - 1; }
 
 // bf16 or f32 in memory.
 template <typename X, typename T>
 struct PlainRows {
+  static constexpr bool kPlain = true;
   const T* row[kOuts];
+  int64_t distance;
 
-  PlainRows(const Matrix& m, int64_t out) {
+  PlainRows(const Matrix& m, int64_t out) : distance(prefetch_distance(m.in * sizeof(T))) {
     for (int i = 0; i < kOuts; ++i) row[i] = (const T*)m.weight + row_of(m, out + i) * m.in;
   }
   Operand<X> at(int i, int64_t s) const { return operand_of<X>(row[i] + s * kStep<X>); }
+  void ahead(int64_t s) const {
+    constexpr int64_t bytes = kStep<X> * sizeof(T);
+    if (s * bytes % 64) return;
+    for (const T* p : row)
+      for (int64_t line = 0; line < bytes; line += 64)
+        prefetch((const char*)(p + s * kStep<X>) + line, distance);
+  }
   Operand<X> part(int i, int64_t s, int64_t count) const {
     return operand_of<X>(row[i] + s * kStep<X>, count);
   }
@@ -39,10 +58,12 @@ struct PlainRows {
 // Two e2m1 codes a byte and an e4m3 scale for every 16 elements.
 template <typename X>
 struct Nvfp4Rows {
+  static constexpr bool kPlain = false;
   const uint8_t* code[kOuts];
   const uint8_t* scale[kOuts];
+  int64_t distance;
 
-  Nvfp4Rows(const Matrix& m, int64_t out) {
+  Nvfp4Rows(const Matrix& m, int64_t out) : distance(prefetch_distance(m.in / 2)) {
     for (int i = 0; i < kOuts; ++i) {
       int64_t row = row_of(m, out + i);
       code[i] = (const uint8_t*)m.weight + row * (m.in / 2);
@@ -51,6 +72,12 @@ struct Nvfp4Rows {
   }
   Operand<X> at(int i, int64_t s) const {
     return decode(code[i] + s * (kStep<X> / 2), scale[i] + s * (kStep<X> / 16));
+  }
+  void ahead(int64_t s) const {
+    if (s % (128 / kStep<X>)) return;
+    for (const uint8_t* p : code) prefetch(p + s * (kStep<X> / 2), distance);
+    if (s % (1024 / kStep<X>)) return;
+    for (const uint8_t* p : scale) prefetch(p + s * (kStep<X> / 16), distance / 8);
   }
   Operand<X> part(int i, int64_t s, int64_t count) const {
     uint8_t codes[16] = {}, scales[2] = {};
@@ -89,12 +116,13 @@ struct Nvfp4Rows {
 // e4m3 codes with an f32 scale a block.
 template <typename X>
 struct Fp8Rows {
+  static constexpr bool kPlain = false;
   const uint8_t* code[kOuts];
   const float* scale[kOuts];
-  int64_t block;
+  int64_t distance, block;
   uint64_t reciprocal;  // k / block == k * reciprocal >> 32 while k * block < 2^32
 
-  Fp8Rows(const Matrix& m, int64_t out) : block(m.block_in) {
+  Fp8Rows(const Matrix& m, int64_t out) : distance(prefetch_distance(m.in)), block(m.block_in) {
     reciprocal = (uint64_t{1} << 32) / block + 1;
     for (int i = 0; i < kOuts; ++i) {
       int64_t row = row_of(m, out + i), across = (m.in + block - 1) / block;
@@ -109,6 +137,10 @@ struct Fp8Rows {
     uint8_t codes[kStep<X>] = {};
     std::memcpy(codes, code[i] + s * kStep<X>, count);
     return decode(codes, scale[i], s * kStep<X>, count);
+  }
+  void ahead(int64_t s) const {
+    if (s % (64 / kStep<X>)) return;
+    for (const uint8_t* p : code) prefetch(p + s * kStep<X>, distance);
   }
   // The scales of 16 elements from column k, of which `count` exist.
   V scales(const float* row, int64_t k, int64_t count) const {

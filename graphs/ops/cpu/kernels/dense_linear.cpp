@@ -12,13 +12,6 @@ struct Cut {
   int64_t blocks(const Matrix& m) const { return (m.out + size - 1) / size; }
 };
 
-template <typename T>
-void write(const float* y, int64_t count, T* out) {
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) store(load(y + i), out + i);
-  for (; i < count; ++i) narrow(y[i], out + i);
-}
-
 template <typename X>
 void run(const LinearJob& job) {
   PackedRows<X> x{nullptr, job.rows, job.in};

@@ -1,0 +1,69 @@
+// The router: sigmoid scores in float32, the experts with the largest biased ones, their weights.
+#include "kernels/dense.h"
+#include "kernels/product.h"
+#include "pool.h"
+
+namespace fs::FS_ISA {
+namespace {
+
+// The `topk` largest of p + bias by falling score, the lower id first among equals; a NaN is larger
+// than any number, so that it reaches the output.
+void choose(const float* p, const float* bias, int64_t experts, int64_t topk, int64_t* ids,
+            float* scores) {
+  int64_t held = 0;
+  for (int64_t e = 0; e < experts; ++e) {
+    float score = p[e] + bias[e];
+    if (held == topk && score <= scores[topk - 1]) continue;
+    int64_t at = held < topk ? held++ : topk - 1;
+    for (; at > 0 && !(score <= scores[at - 1]); --at) {
+      scores[at] = scores[at - 1];
+      ids[at] = ids[at - 1];
+    }
+    scores[at] = score;
+    ids[at] = e;
+  }
+}
+
+void route_row(const RouteJob& job, int64_t row, float* p) {
+  int64_t experts = job.router.out, topk = job.topk;
+  int64_t* ids = job.ids + row * topk;
+  float* weights = job.weights + row * topk;
+  if (!job.valid[row]) {
+    for (int64_t k = 0; k < topk; ++k) {
+      ids[k] = -1;
+      weights[k] = 0;
+    }
+    return;
+  }
+  for (int64_t e = 0; e < experts; e += kLanes) {
+    int64_t there = experts - e;
+    V x = there >= kLanes ? load(p + e) : load_part(p + e, there);
+    store_some(div(splat(1), add(splat(1), exp(sub(splat(0), x)))), there, p + e);
+  }
+  choose(p, job.bias, experts, topk, ids, weights);
+  float total = 0;
+  for (int64_t k = 0; k < topk; ++k) total += p[ids[k]];
+  for (int64_t k = 0; k < topk; ++k) weights[k] = p[ids[k]] / total * job.scale;
+}
+
+template <typename T>
+void run(const RouteJob& job) {
+  const Matrix& m = job.router;
+  PackedRows<float> x{nullptr, job.rows, m.in};
+  x.data = (float*)scratch(Use::rows, x.elements() * sizeof(float));
+  float* p = (float*)scratch(Use::results, job.rows * m.out * sizeof(float));
+  for (int64_t g = 0; g < x.groups(); ++g)
+    pack_group<float, T>(x, g, [&](int64_t i) { return (const T*)job.h + i * job.h_stride; });
+  parallel_for(m.out, kBlock, [&](int64_t begin, int64_t end) {
+    product<float>(x, m, begin, end, p + begin, m.out);
+  });
+  parallel_for(job.rows, 16, [&](int64_t row, int64_t end) {
+    for (; row < end; ++row) route_row(job, row, p + row * m.out);
+  });
+}
+
+}  // namespace
+
+void route(const RouteJob& job) { job.act_bf16 ? run<bf16>(job) : run<float>(job); }
+
+}  // namespace fs::FS_ISA
