@@ -24,6 +24,8 @@ from graphs.state import State
 # The parts of a config that a block's code can depend on and its own identity does not name.
 _COMMON = ("hidden_dim", "dense_dim", "moe", "sparse", "rms_eps", "fp32_residual", "ssmax")
 
+_SAMPLE = 5  # an open size while a program is made
+
 
 @dataclass(frozen=True, kw_only=True)
 class TensorSpec:
@@ -36,8 +38,14 @@ class TensorSpec:
     open: tuple[int, ...]
 
     def empty(self) -> Tensor:
-        """An uninitialised tensor like it (a fake one under a FakeTensorMode)."""
+        """An uninitialised tensor like it (a fake one under a FakeTensorMode).
+
+        Open sizes are replaced by a sample: export would take a size of 1 for a constant.
+        """
         dtype = getattr(torch, self.dtype)
+        if self.open:
+            shape = [_SAMPLE if i in self.open else n for i, n in enumerate(self.shape)]
+            return torch.empty(shape, dtype=dtype, device=self.device)
         return torch.empty_strided(self.shape, self.stride, dtype=dtype, device=self.device)
 
 
