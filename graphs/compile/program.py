@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten_with_path, tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from graphs.blocks import Block
 from graphs.chain import Call
@@ -92,8 +92,8 @@ def task_of(call: Call, dims: OpenDims) -> Task:
 
 def program_key(block: Block, args: tuple[Any, ...]) -> str:
     """Name and digest of everything a program depends on besides the toolchain and the sources."""
-    leaves, _ = tree_flatten_with_path(args, is_leaf=lambda x: isinstance(x, TensorSpec))
-    specs = [_canonical(leaf) for _, leaf in leaves if isinstance(leaf, TensorSpec)]
+    # What is no tensor, such as the block size of a format, is a constant of the program.
+    specs = [_canonical(x) if isinstance(x, TensorSpec) else x for x in tree_leaves(args)]
     identity = {
         "block": [_plain(part) for part in block.identity],
         "config": common(block.config),
