@@ -10,11 +10,12 @@ import ctypes
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -52,10 +53,10 @@ def source_digest() -> str:
     return digest.hexdigest()
 
 
-def build_kernels(folder: Path, *, jobs: int = 2, each: Callable[[], object] | None = None) -> Path:
+def build_kernels(folder: Path, *, jobs: int = 2) -> Path:
     """The shared object in `folder`, compiled unless it is there already.
 
-    `each` is called after every compiled source. Raises KernelBuildError.
+    Objects are kept beside it, so that an edit compiles what it touches. Raises KernelBuildError.
     """
     compiler = _compiler()
     key = hashlib.sha256(
@@ -64,24 +65,44 @@ def build_kernels(folder: Path, *, jobs: int = 2, each: Callable[[], object] | N
     target = folder / f"fourstep-kernels-{key[:16]}.so"
     with locked(folder / ".lock"):
         if not target.exists():
-            _build(compiler, target, jobs, each)
+            _build(compiler, target, jobs)
     return target
 
 
-def _build(compiler: str, target: Path, jobs: int, each: Callable[[], object] | None) -> None:
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".building-") as scratch:
-        commands = list(_compilations(compiler, Path(scratch)))
-        with ThreadPoolExecutor(jobs) as pool:
-            for _ in pool.map(_run, commands):
-                if each is not None:
-                    each()
-        library = Path(scratch) / target.name
-        objects = [command[-1] for command in commands]
-        torch_libraries = Path(torch.__file__).parent / "lib"
-        _run(
-            [compiler, "-shared", "-o", str(library), *objects, f"-L{torch_libraries}", *_LIBRARIES]
-        )
-        library.replace(target)  # atomic: what has the name is whole
+def _build(compiler: str, target: Path, jobs: int) -> None:
+    """Compile what is not among the kept objects, and link."""
+    objects = target.parent / "objects"
+    objects.mkdir(exist_ok=True)
+    commands = [_keyed(command, objects) for command in _compilations(compiler)]
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(_run, [c for c in commands if not Path(c[-1]).exists()]))
+    library = target.with_suffix(".linking")
+    torch_libraries = Path(torch.__file__).parent / "lib"
+    link = [compiler, "-shared", *(c[-1] for c in commands), f"-L{torch_libraries}", *_LIBRARIES]
+    _run([*link, "-Wl,--no-undefined", "-o", str(library)])
+    library.replace(target)
+
+
+def _keyed(command: list[str], objects: Path) -> list[str]:
+    """The command with its output: a file named by all that the object is made of."""
+    source = Path(command[-1])
+    digest = hashlib.sha256("\n".join((*command, torch.__version__, _version(command[0]))).encode())
+    for path in sorted(_included(source)):
+        digest.update(path.read_bytes() + b"\0")
+    return [*command, "-o", str(objects / f"{source.stem}-{digest.hexdigest()[:16]}.o")]
+
+
+def _included(source: Path) -> set[Path]:
+    """A source and, recursively, the headers of ours that it includes."""
+    found, waiting = {source}, [source]
+    while waiting:
+        for name in re.findall(r'#include "([^"]+)"', waiting.pop().read_text()):
+            beside = (source.parent / name, SOURCES / name)
+            path = next(path for path in beside if path.exists())
+            if path not in found:
+                found.add(path)
+                waiting.append(path)
+    return found
 
 
 def load_kernels(path: Path) -> None:
@@ -140,31 +161,35 @@ def _compiler() -> str:
     )
 
 
+@cache
 def _version(compiler: str) -> str:
     return subprocess.run(
         [compiler, "--version"], capture_output=True, text=True, check=True
     ).stdout.splitlines()[0]
 
 
-def _compilations(compiler: str, scratch: Path) -> Iterator[list[str]]:
-    """One command an object file, the slow ones (torch's headers) first; the last word is -o's."""
+def _compilations(compiler: str) -> Iterator[list[str]]:
+    """One command an object, without its output; those with torch's headers, the slow ones,
+    first."""
     from torch.utils.cpp_extension import include_paths
 
     includes = [f"-I{SOURCES}", *(f"-isystem{path}" for path in include_paths())]
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
     base = [compiler, *_FLAGS, abi, *includes]
     for source in sorted(SOURCES.glob("*.cpp")):
-        yield [*base, "-c", str(source), "-o", str(scratch / f"{source.stem}.o")]
+        yield [*base, "-c", str(source)]
     x86 = platform.machine() in ("x86_64", "AMD64")
     for source in sorted((SOURCES / "kernels").glob("*.cpp")):
         for isa in ISAS if x86 else ISAS[:1]:
-            output = str(scratch / f"{source.stem}.{isa}.o")
-            yield [*base, f"-DFS_ISA={isa}", *_ISA_FLAGS[isa], "-c", str(source), "-o", output]
+            yield [*base, f"-DFS_ISA={isa}", *_ISA_FLAGS[isa], "-c", str(source)]
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}
-    )
+    """An output appears whole or not at all."""
+    *rest, final = command
+    partial = f"{final}.partial"
+    english = {**os.environ, "LC_ALL": "C"}
+    done = subprocess.run([*rest, partial], capture_output=True, text=True, env=english)
     if done.returncode:
         raise KernelBuildError(f"{' '.join(command)}\n{done.stderr}")
+    Path(partial).replace(final)
