@@ -86,7 +86,8 @@ class Engine:
             state=self.state,
             frequencies=frequencies(config, weights.embed.device),
         )
-        self._widths = tuple(w for w in plan.widths if w <= 1 + draft_tokens)
+        widest = smallest(plan.widths, 1 + draft_tokens, "width")
+        self._widths = tuple(width for width in plan.widths if width <= widest)
         self._batches = _batches(plan, slots)
         binder = Binder(model, programs, draft_tokens)
         with torch.inference_mode():

@@ -1,0 +1,176 @@
+"""The engine's calls by themselves: shapes chosen, limits and messages, what leaves it."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from graphs.chain import Call
+from graphs.compile.compiler import EagerCompiler, Step
+from graphs.plan import EnginePlan
+from graphs.sampling import BIAS
+from runtime.engine import Engine
+from runtime.exchange import Committed, Turn
+from runtime.programs import MissingProgramError, Programs
+from runtime.request import SamplingParams
+from tests.graphs.random_model import random_model
+from tests.graphs.whole import FP32, golden, golden_model, layer_inputs, logits
+from tests.graphs.whole import fresh_state as state_of
+
+GREEDY = SamplingParams()
+PLAN = EnginePlan(widths=(1, 2, 4), batches=(1, 2), prefill=(4, 16))
+
+
+def engine(**options: Any) -> Engine:
+    model = golden_model()
+    asked: dict[str, Any] = {"plan": PLAN, "precision": "fp32", "context": 128, **options}
+    return Engine(model.config, model.weights, **asked)
+
+
+def turn(token: int = 5, *, slot: int = 0, position: int = 9, drafts: int = 0) -> Turn:
+    return Turn(slot=slot, position=position, token=token, drafts=(6, 7, 8)[:drafts])
+
+
+def test_describe_names_every_engine() -> None:
+    made = engine(slots=2)
+    names = [name for name, _ in made.describe()]
+    assert names == [
+        *("decode width 1 batch 1", "decode width 1 batch 1 + draft"),
+        *("decode width 2 batch 1", "decode width 2 batch 1 + draft"),
+        *("decode width 4 batch 1", "decode width 4 batch 1 + draft"),
+        *("decode width 1 batch 2", "decode width 1 batch 2 + draft"),
+        *("decode width 2 batch 2", "decode width 2 batch 2 + draft"),
+        *("decode width 4 batch 2", "decode width 4 batch 2 + draft"),
+        *("prefill 4", "prefill 16", "observe 4", "observe 16"),
+    ]
+    assert not any(captured for _, captured in made.describe()), "nothing is captured on a CPU"
+
+
+def test_what_is_not_needed_is_not_built() -> None:
+    """One slot needs no batch of two, plain decoding one width, no drafts and nothing observed."""
+    names = [name for name, _ in engine(draft_tokens=0).describe()]
+    assert names == ["decode width 1 batch 1", "prefill 4", "prefill 16"]
+    widths = {name.split()[2] for name, _ in engine(draft_tokens=2).describe() if "decode" in name}
+    assert widths == {"1", "2", "4"}, "two drafts need three positions: four are the next size"
+
+
+def test_a_plan_whose_steps_are_too_narrow_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"width 4 is more than .*\[1, 2\]"):
+        engine(plan=EnginePlan(widths=(1, 2), batches=(1,), prefill=(16,)))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_batches_are_those_that_the_slots_can_fill(count: int) -> None:
+    """With more slots than the largest batch, the largest is what one call takes."""
+    made = engine(slots=count, draft_tokens=0)
+    batches = {name[-1] for name, _ in made.describe() if name.startswith("decode")}
+    assert batches == ({"1"} if count == 1 else {"1", "2"})
+    made.decode([turn(slot=slot) for slot in range(min(count, 2))])
+
+
+def test_what_exceeds_the_plan_is_named() -> None:
+    made = engine(slots=3, draft_tokens=1)
+    with pytest.raises(ValueError, match=r"width 3 is more than .*\[1, 2\]"):
+        made.decode([turn(drafts=2)])
+    with pytest.raises(ValueError, match=r"batch 3 is more than .*\[1, 2\]"):
+        made.decode([turn(slot=slot) for slot in range(3)])
+    with pytest.raises(ValueError, match=r"rows to observe 17 is more than .*\[4, 16\]"):
+        made.observe(0, 40, 17)
+    assert made.observed == (4, 16)
+
+
+def test_there_is_nothing_to_observe_without_drafts() -> None:
+    made = engine(draft_tokens=0)
+    assert made.observed == ()
+    with pytest.raises(ValueError, match=r"rows to observe 1 is more than"):
+        made.observe(0, 3, 1)
+
+
+def test_precision_is_checked() -> None:
+    with pytest.raises(ValueError, match=r"precision = 'fp16': must be one of \['bf16', 'fp32'\]"):
+        engine(precision="fp16")
+
+
+@pytest.mark.parametrize("draft", [True, False])
+def test_logprobs_are_the_model_own(draft: bool) -> None:
+    """Of the tokens committed, whatever the temperature."""
+    made, model = engine(), golden_model()
+    prompt = golden()["prompt_60"].tolist()[:20]
+    params = SamplingParams(temperature=1.7, top_k=5, seed=3)
+    committed = [made.prefill(prompt, 0, params)]
+    ids = prompt + list(committed[0].tokens)
+    for _ in range(6):
+        drafts = committed[-1].drafts
+        last = Turn(slot=0, position=len(ids) - 1, token=ids[-1], drafts=drafts)
+        committed += made.decode([last], draft=draft)
+        ids += committed[-1].tokens
+    *_, r_TH = layer_inputs(model, torch.tensor(ids[:-1]), state_of(model))
+    expected = logits(model, r_TH, FP32).log_softmax(-1)[len(prompt) - 1 :]
+    found = [value for one in committed for value in one.logprobs]
+    wanted = expected.gather(1, torch.tensor(ids[len(prompt) :])[:, None])[:, 0]
+    assert found == pytest.approx(wanted.tolist(), abs=1e-4)
+    assert all(len(one.logprobs) == len(one.tokens) for one in committed)
+
+
+def test_a_step_without_drafting_commits_the_same() -> None:
+    def run(draft: bool) -> Committed:
+        made = engine()
+        first = made.prefill(golden()["prompt_60"].tolist(), 0, GREEDY)
+        last = Turn(slot=0, position=60, token=first.tokens[0], drafts=first.drafts)
+        [committed] = made.decode([last], draft=draft)
+        return committed
+
+    with_drafts, without = run(True), run(False)
+    assert (with_drafts.tokens, with_drafts.logprobs) == (without.tokens, without.logprobs)
+    assert len(with_drafts.drafts) == 3
+    assert without.drafts == ()
+
+
+def test_padding_is_never_accepted() -> None:
+    """Entries shorter than the call's width are padded with zeros, and zero may be right."""
+    made = engine(slots=2)
+    prompt = golden()["prompt_60"].tolist()[:20]
+    for slot in (0, 1):
+        made.prefill(prompt, slot, GREEDY)
+        made.state.sampling.bias[slot, 0] = 1e6
+        made.state.sampling.params.flags[slot] = BIAS
+    short, full = made.decode(
+        [
+            Turn(slot=0, position=20, token=0, drafts=(0,)),
+            Turn(slot=1, position=20, token=0, drafts=(0, 0, 0)),
+        ]
+    )
+    assert (short.accepted, short.tokens) == (1, (0, 0))
+    assert (full.accepted, full.tokens) == (3, (0, 0, 0, 0))
+
+
+class Recording(EagerCompiler):
+    """Says which programs it was asked to load."""
+
+    def __init__(self) -> None:
+        self.loaded: list[str] = []
+
+    def load(self, call: Call, program: Any) -> Step:
+        self.loaded.append(call.block.name)
+        return super().load(call, program)
+
+
+def test_all_programs_are_loaded_when_the_engine_is_made() -> None:
+    compiler = Recording()
+    made = engine(programs=Programs(compiler=compiler))
+    before = len(compiler.loaded)
+    made.prefill([5, 6, 7], 0, GREEDY)
+    made.decode([turn()])
+    assert len(compiler.loaded) == before > 0
+    assert {"decode-begin", "decode-end", "prefill-begin", "observe-depth"} <= set(compiler.loaded)
+
+
+def test_a_missing_program_is_named() -> None:
+    with pytest.raises(MissingProgramError, match=r"no program decode-begin-[0-9a-f]{12} among"):
+        engine(programs=Programs(files={}))
+
+
+def test_drafts_are_bounded_by_the_layers_that_were_loaded() -> None:
+    model = random_model("window over a block, two MTP layers")
+    with pytest.raises(ValueError, match="2 MTP layers loaded, so 0 to 2 tokens"):
+        Engine(model.config, model.weights, plan=PLAN, draft_tokens=3, context=64)
