@@ -177,11 +177,11 @@ def _compilations(compiler: str) -> Iterator[list[str]]:
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
     base = [compiler, *_FLAGS, abi, *includes]
     for source in sorted(SOURCES.glob("*.cpp")):
-        yield [*base, "-c", str(source)]
+        yield [*base, "-O1", "-c", str(source)]
     x86 = platform.machine() in ("x86_64", "AMD64")
     for source in sorted((SOURCES / "kernels").glob("*.cpp")):
         for isa in ISAS if x86 else ISAS[:1]:
-            yield [*base, f"-DFS_ISA={isa}", *_ISA_FLAGS[isa], "-c", str(source)]
+            yield [*base, "-O3", f"-DFS_ISA={isa}", *_ISA_FLAGS[isa], "-c", str(source)]
 
 
 def _run(command: list[str]) -> None:

@@ -1,5 +1,6 @@
 // Bindings of linear and rms_norm: checks of what arrives, allocation of what leaves.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include "dense_matrices.h"

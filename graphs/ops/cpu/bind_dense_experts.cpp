@@ -1,5 +1,6 @@
 // Bindings of the feed-forward layers: dense_mlp, route and routed_experts.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include "dense_matrices.h"

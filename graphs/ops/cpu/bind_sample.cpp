@@ -1,6 +1,7 @@
 // Bindings of sample, argmax and count_tokens: checks of what arrives, allocation of what leaves.
 // The order of sample's arguments is that of its schema in graphs/ops/sample.py.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include <tuple>

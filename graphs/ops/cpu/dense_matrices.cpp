@@ -1,7 +1,7 @@
 // Tensors to matrices, with every shape and dtype checked: a kernel trusts what it gets.
 #include "dense_matrices.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 namespace fs {
 namespace {
