@@ -41,7 +41,9 @@ def test_what_was_remembered_comes_back(start: int, count: int) -> None:
 @pytest.mark.parametrize("count", [HISTORY + 1, 2 * HISTORY, 2 * HISTORY + 3])
 def test_of_more_rows_than_places_the_last_stay(start: int, count: int) -> None:
     last = start + count - HISTORY
-    found = recall(filled(0, start, count), rows_at(0, last, HISTORY))
+    history = filled(0, start, count)
+    assert history.ids[SLOTS].any(), "rows that would be overwritten were written elsewhere"
+    found = recall(history, rows_at(0, last, HISTORY))
     for one, other in zip(found, marked(last, HISTORY), strict=True):
         assert torch.equal(one, other)
 

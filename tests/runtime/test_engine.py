@@ -117,7 +117,10 @@ def test_a_step_without_drafting_commits_the_same() -> None:
         made = engine()
         first = made.prefill(golden()["prompt_60"].tolist(), 0, GREEDY)
         last = Turn(slot=0, position=60, token=first.tokens[0], drafts=first.drafts)
+        keys = made.state.layers[-1].k
+        before = keys.clone()
         [committed] = made.decode([last], draft=draft)
+        assert torch.equal(keys, before) is not draft, "the MTP layers run only to draft"
         return committed
 
     with_drafts, without = run(True), run(False)
