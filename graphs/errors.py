@@ -11,3 +11,7 @@ class ConfigError(ValueError):
 
 class CheckpointError(ValueError):
     """The files do not hold the checkpoint that config.json describes; the message names them."""
+
+
+class ArtifactError(ValueError):
+    """An artifact that cannot be used here; the message says what differs and what to run."""

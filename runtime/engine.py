@@ -112,6 +112,11 @@ class Engine:
             yield f"observe {rows}", bound.drafting.captured
 
     @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """(batch, width) of every decode engine."""
+        return tuple(self._decoders)
+
+    @property
     def observed(self) -> tuple[int, ...]:
         """Row counts up to which `observe` catches up in one call."""
         return tuple(self._observers)

@@ -1,16 +1,25 @@
 """Where an engine's programs come from: a compiler, and the files it wrote if it writes any.
 
-Knows the rule that a call runs only a program whose key fits its arguments. Does not know
-manifests.
+Knows the rule that a call runs only a program whose key fits its arguments, and how an artifact is
+loaded. Keeps true: native code is loaded only after the artifact's digests agreed.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from graphs.artifact import Artifact
 from graphs.chain import Call
 from graphs.compile.compiler import Compiler, EagerCompiler, Step
+from graphs.compile.inductor import InductorCompiler
 from graphs.compile.program import OpenDims, task_of
+from graphs.ops.build import load_kernels, set_isa, set_threads
+
+COMPILERS: Mapping[str, type[Compiler]] = {
+    EagerCompiler.name: EagerCompiler,
+    InductorCompiler.name: InductorCompiler,
+}
 
 
 class MissingProgramError(ValueError):
@@ -38,3 +47,17 @@ class Programs:
                 f"state or the plan have other shapes or types than it was built for"
             )
         return self.compiler.load(call, self.files[key])
+
+
+def programs_of(artifact: Artifact) -> Programs:
+    """Load the artifact's kernels into this process and offer its programs.
+
+    The kernels get one thread a processor that this process may use.
+    """
+    manifest = artifact.manifest
+    load_kernels(artifact.kernels)
+    set_isa(manifest.machine.isa)
+    set_threads(len(os.sched_getaffinity(0)))
+    compiler = COMPILERS[manifest.compiler]()
+    files = artifact.programs if manifest.compiler != EagerCompiler.name else None
+    return Programs(compiler=compiler, files=files)

@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from torch._C._aoti import AOTIModelPackageLoader
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from graphs.chain import Call
@@ -49,6 +48,8 @@ class InductorCompiler:
 
 def export(task: Task) -> torch.export.ExportedProgram:
     """The block as a graph for exactly these shapes, open dimensions symbolic."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
     with FakeTensorMode():
         args = tree_map_only(TensorSpec, TensorSpec.empty, task.args)
     specs = [leaf for leaf in tree_leaves(task.args) if isinstance(leaf, TensorSpec)]

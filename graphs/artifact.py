@@ -1,0 +1,114 @@
+"""Artifacts: a folder of compiled programs for one model config on one SKU.
+
+Knows the files and the manifest. Does not know how programs are compiled (compile/) or run. Keeps
+true: an artifact is used only after every digest and every field agreed; a difference is a refusal
+that names it and the command that builds anew. Loading runs native code, so the manifest's own
+digest can be pinned.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from graphs.config import ModelConfig
+from graphs.digests import file_digest, layout_digest, source_digest
+from graphs.errors import ArtifactError
+from graphs.machine import Machine, this_machine
+from graphs.manifest import MANIFEST, Manifest
+from graphs.weights import ModelWeights
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artifact:
+    folder: Path
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, folder: Path, *, sha256: str | None = None) -> "Artifact":
+        """Read the manifest and hash every file.
+
+        `sha256` pins the manifest, and through it everything. Raises ArtifactError.
+        """
+        manifest = Manifest.read(folder)
+        artifact = cls(folder=folder, manifest=manifest)
+        if sha256 is not None and sha256.lower() != artifact.digest:
+            raise ArtifactError(
+                f"{folder}: its manifest has sha256 {artifact.digest}, pinned was {sha256.lower()}"
+            )
+        for name, expected in manifest.files.items():
+            path = folder / name
+            if not path.is_file():
+                raise ArtifactError(f"{folder}: {name} is missing; {rebuild(folder)}")
+            if file_digest(path) != expected:
+                raise ArtifactError(
+                    f"{folder}: {name} is damaged (its sha256 is not the manifest's); "
+                    f"{rebuild(folder)}"
+                )
+        return artifact
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the manifest."""
+        return file_digest(self.folder / MANIFEST)
+
+    @property
+    def kernels(self) -> Path:
+        return self.folder / self.manifest.kernels
+
+    @property
+    def programs(self) -> Mapping[str, Path]:
+        """Program files by key; empty for a compiler that writes none."""
+        return {key: self.folder / name for key, name in self.manifest.programs.items()}
+
+    def require(self, config: ModelConfig, weights: ModelWeights, precision: str) -> None:
+        """Refuse what was built for another model, machine, toolchain or source.
+
+        Raises ArtifactError with every difference and the command to run.
+        """
+        differences = [
+            *self._machine_differences(),
+            *self._model_differences(config, weights, precision),
+        ]
+        if differences:
+            listed = "\n".join(f"  {line}" for line in differences)
+            raise ArtifactError(
+                f"the artifact {self.folder} does not fit:\n{listed}\n{rebuild(self.folder)}"
+            )
+
+    def require_machine(self) -> None:
+        """The part of `require` that needs no checkpoint."""
+        if differences := list(self._machine_differences()):
+            listed = "\n".join(f"  {line}" for line in differences)
+            raise ArtifactError(
+                f"the artifact {self.folder} does not fit:\n{listed}\n{rebuild(self.folder)}"
+            )
+
+    def _machine_differences(self) -> Iterator[str]:
+        built = self.manifest.machine
+        yield from here(built).differences(built)
+        yield from _differs("source", source_digest(), self.manifest.source)
+
+    def _model_differences(
+        self, config: ModelConfig, weights: ModelWeights, precision: str
+    ) -> Iterator[str]:
+        manifest = self.manifest
+        yield from _differs("model config", config.digest, manifest.model_config)
+        yield from _differs("weight layout", layout_digest(weights), manifest.weight_layout)
+        yield from _differs("precision", precision, manifest.precision)
+
+
+def here(built: Machine) -> Machine:
+    """This machine as it would run what was built: at that instruction set, if it has it."""
+    try:
+        return this_machine(f"cpu-{built.isa}")
+    except ValueError:
+        return this_machine()
+
+
+def rebuild(folder: Path) -> str:
+    return f"build it again: fourstep build CHECKPOINT --out {folder}"
+
+
+def _differs(name: str, mine: str, built: str) -> Iterator[str]:
+    if mine != built:
+        yield f"{name}: {mine[:16]} here, {built[:16]} there"

@@ -1,0 +1,205 @@
+"""Builds an artifact: kernels and programs compiled, checked, timed, and put in place at once.
+
+Knows the order of the work and the folder's life: everything happens in a scratch folder beside the
+target, which appears whole or not at all. Does not know how a program is compiled or what a cost
+means. Keeps true: what is written was run and compared first; no weight is in it.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from graphs.artifact import Artifact
+from graphs.cache import cache_folder
+from graphs.chain import Model
+from graphs.checkpoint import Checkpoint
+from graphs.compile.check import Exercise, check_program, exercises, weight_tensors
+from graphs.compile.compiler import Compiler
+from graphs.compile.inductor import InductorCompiler
+from graphs.compile.parallel import compile_all
+from graphs.compile.program import OpenDims, Task, task_of
+from graphs.compile.reduced import reduce
+from graphs.config import ModelConfig
+from graphs.digests import file_digest, layout_digest, source_digest
+from graphs.layers.rope import frequencies
+from graphs.machine import Machine, this_machine
+from graphs.manifest import FORMAT, Costs, EngineEntry, Manifest
+from graphs.ops.build import build_kernels, load_kernels, set_isa
+from graphs.plan import EnginePlan
+from graphs.state import make_state
+from graphs.weights import ModelWeights
+from runtime.costs import measure
+from runtime.engine import DTYPES, Precision
+
+Progress = Callable[[str, int, int], object]  # what, done, of how many
+# Sizes of the state that programs are compiled and checked on: all different, none of them 1.
+_SLOTS, _BLOCKS, _CONTEXT = 9, 60, 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions:
+    """What to build for a checkpoint."""
+
+    plan: EnginePlan = field(default_factory=EnginePlan)
+    precision: Precision = "bf16"
+    compiler: Compiler = field(default_factory=InductorCompiler)
+    machine: Machine = field(default_factory=this_machine)
+    jobs: int | None = None
+
+
+def build_artifact(
+    config: ModelConfig,
+    weights: ModelWeights,
+    out: Path,
+    options: BuildOptions,
+    *,
+    progress: Progress | None = None,
+) -> Artifact:
+    """Write the artifact folder `out`, which must not exist yet.
+
+    Raises ValueError if it does, KernelBuildError, ProgramError.
+    """
+    if out.exists():
+        raise ValueError(f"{out} exists already; name a new folder, or remove it first")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    try:
+        _fill(config, weights, scratch, options, progress or (lambda *_: None))
+        scratch.chmod(0o755)
+        scratch.rename(out)
+    except BaseException:
+        shutil.rmtree(scratch)
+        raise
+    return Artifact.open(out)
+
+
+def _fill(
+    config: ModelConfig,
+    weights: ModelWeights,
+    folder: Path,
+    options: BuildOptions,
+    progress: Progress,
+) -> None:
+    model = _reduced_model(config, weights, options.precision)
+    chains = list(exercises(model, options.plan))
+    dims = OpenDims(model.state)
+    tasks = {task.key: task for chain in chains for task in _tasks(chain, dims)}
+    kernels, files = _compile(list(tasks.values()), folder, options, progress)
+    load_kernels(kernels)
+    set_isa(options.machine.isa)
+    _check(model, chains, dims, options.compiler, files, progress)
+    manifest = Manifest(
+        format=FORMAT,
+        model_config=config.digest,
+        weight_layout=layout_digest(weights),
+        source=source_digest(),
+        precision=options.precision,
+        compiler=options.compiler.name,
+        depths=model.depths,
+        machine=options.machine,
+        plan=options.plan,
+        engines=tuple(_entry(chain, dims, options.plan) for chain in chains),
+        programs={key: path.name for key, path in sorted(files.items())},
+        kernels=kernels.name,
+        costs=Costs(verify={}, draft={}, observe={}, acceptance=()),
+        files={path.name: file_digest(path) for path in sorted(folder.iterdir())},
+    )
+    manifest.write(folder)
+    measure(config, weights, Artifact(folder=folder, manifest=manifest), progress).write(folder)
+
+
+def _reduced_model(config: ModelConfig, weights: ModelWeights, precision: Precision) -> Model:
+    small, drawn = reduce(config, weights)
+    act = DTYPES[precision]
+    state = make_state(
+        small,
+        slots=_SLOTS,
+        full_blocks=_BLOCKS,
+        sliding_blocks=_BLOCKS + 1,
+        context=_CONTEXT,
+        draft_tokens=len(drawn.mtp),
+        dtype=act,
+    )
+    # Every slot has blocks of its own for as far as the exercises go.
+    each = _BLOCKS // _SLOTS
+    for slot in range(_SLOTS):
+        mapped = 1 + slot * each + torch.arange(state.full_table.shape[1]) % each
+        state.full_table[slot] = mapped
+        state.sliding_table[slot] = mapped
+    return Model(
+        config=small, act=act, weights=drawn, state=state, frequencies=frequencies(small, None)
+    )
+
+
+def _tasks(chain: Exercise, dims: OpenDims) -> Iterator[Task]:
+    return (task_of(call, dims) for call in chain.calls)
+
+
+def _compile(
+    tasks: list[Task], folder: Path, options: BuildOptions, progress: Progress
+) -> tuple[Path, dict[str, Path]]:
+    """Kernels and programs side by side; the library is copied from the cache."""
+    total = len(tasks) + 1
+    done = 0
+
+    def each(name: str) -> None:
+        nonlocal done
+        done += 1
+        progress(f"compiling {name}", done, total)
+
+    progress("compiling kernels", 0, total)
+    with ThreadPoolExecutor(1) as pool:
+        cached = pool.submit(build_kernels, cache_folder() / "kernels")
+        files = compile_all(options.compiler, tasks, folder, jobs=options.jobs, each=each)
+        kernels = Path(shutil.copy(cached.result(), folder))
+    each("kernels")
+    return kernels, files
+
+
+def _check(
+    model: Model,
+    chains: list[Exercise],
+    dims: OpenDims,
+    compiler: Compiler,
+    files: dict[str, Path],
+    progress: Progress,
+) -> None:
+    """Every program once, the rest of each chain eagerly, so that its inputs are real."""
+    weights = weight_tensors(model)
+    checked: set[str] = set()
+    for number, chain in enumerate(chains):
+        progress(f"checking {chain.name}", number, len(chains))
+        for call in chain.calls:
+            key = task_of(call, dims).key
+            if key in checked:
+                call.block(*call.args)
+                continue
+            program = compiler.load(call, files.get(key))
+            check_program(call, program, weights, reference=chain.affordable)
+            checked.add(key)
+    progress("checking", len(chains), len(chains))
+
+
+def _entry(chain: Exercise, dims: OpenDims, plan: EnginePlan) -> EngineEntry:
+    return EngineEntry(
+        kind=chain.kind,
+        rows=chain.rows // chain.batch,
+        batch=chain.batch,
+        tp=1,
+        contexts=plan.contexts,
+        programs=tuple(task.key for task in _tasks(chain, dims)),
+    )
+
+
+def open_checkpoint(folder: Path, *, drafting: bool) -> tuple[Checkpoint, ModelWeights]:
+    """A checkpoint and its weights, mapped, without MTP layers only where they are missing.
+
+    Missing ones are an error when there is to be drafting.
+    """
+    checkpoint = Checkpoint.open(folder)
+    return checkpoint, checkpoint.load(mtp=drafting or not checkpoint.missing_mtp)

@@ -1,0 +1,125 @@
+"""What a step costs on this SKU, by width: measured on the engines, kept in the artifact.
+
+Knows how to time an engine. Does not know how costs are used (width.py). A model that does not fit
+this machine's memory is not timed. Keeps true: each number is a median of interleaved rounds, so a
+passing disturbance touches every width alike.
+"""
+
+import dataclasses
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from graphs.artifact import Artifact
+from graphs.config import ModelConfig
+from graphs.manifest import Costs, Manifest
+from graphs.weights import ModelWeights
+from runtime.engine import Engine, Precision
+from runtime.exchange import Turn
+from runtime.generate import generate
+from runtime.programs import programs_of
+from runtime.request import SamplingParams, summarise
+
+ROUNDS = 7
+_PROMPT_TOKENS, _PRIOR_TOKENS = 48, 96
+_ROOM = 0.8  # of the machine's memory
+# A prior is an opinion, not a certainty: a request's own drafts move it.
+_LEAST, _MOST = 0.05, 0.95
+
+
+def measure(
+    config: ModelConfig,
+    weights: ModelWeights,
+    artifact: Artifact,
+    progress: Callable[[str, int, int], object],
+) -> Manifest:
+    """The artifact's manifest with its costs filled in, if the model fits in memory."""
+    manifest = artifact.manifest
+    size = sum(leaf.nbytes for leaf in tree_leaves(weights) if isinstance(leaf, Tensor))
+    if size > _ROOM * memory():
+        return manifest
+    progress("timing", 0, 1)
+    precision: Precision = "fp32" if manifest.precision == "fp32" else "bf16"
+    engine = Engine(
+        config,
+        weights,
+        programs=programs_of(artifact),
+        plan=manifest.plan,
+        precision=precision,
+        draft_tokens=min(manifest.depths, manifest.plan.widths[-1] - 1),
+        context=min(manifest.plan.contexts[0], 1024),
+        slots=manifest.plan.batches[-1],
+    )
+    costs = step_costs(engine)
+    progress("timing", 1, 1)
+    return dataclasses.replace(manifest, costs=costs)
+
+
+def step_costs(engine: Engine) -> Costs:
+    """Time every decode and observe engine, and see how often the model's drafts hold."""
+    prompt = [engine.config.bos_id] + [7 + i % 5 for i in range(_PROMPT_TOKENS - 1)]
+    prompt = [token % engine.config.vocab_size for token in prompt]
+    for slot in range(engine.state.slots):
+        engine.prefill(prompt, slot, SamplingParams())
+    times: dict[str, list[float]] = {}
+    for _ in range(ROUNDS):
+        for name, run in _runs(engine, len(prompt)):
+            start = time.perf_counter()
+            run()
+            times.setdefault(name, []).append((time.perf_counter() - start) * 1e6)
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    verify = _named(medians, "verify ")
+    whole = _named(medians, "whole ")
+    return Costs(
+        verify=verify,
+        draft={shape: max(0.0, whole[shape] - verify[shape]) for shape in whole},
+        observe=_named(medians, "observe "),
+        acceptance=_prior(engine),
+    )
+
+
+def _runs(engine: Engine, position: int) -> Iterator[tuple[str, Callable[[], object]]]:
+    for batch, width in engine.shapes:
+        turns = [
+            Turn(slot=slot, position=position, token=1, drafts=tuple(range(2, 1 + width)))
+            for slot in range(batch)
+        ]
+        yield f"verify {batch}x{width}", lambda t=turns: engine.decode(t, draft=False)
+        if engine.draft_tokens:
+            yield f"whole {batch}x{width}", lambda t=turns: engine.decode(t)
+    for rows in engine.observed:
+        used = min(rows, position)
+        yield f"observe {rows}", lambda r=used: engine.observe(0, position - 1, r)
+
+
+def _named(medians: Mapping[str, float], prefix: str) -> dict[str, float]:
+    return {
+        name.removeprefix(prefix): round(value, 1)
+        for name, value in medians.items()
+        if name.startswith(prefix)
+    }
+
+
+def _prior(engine: Engine) -> tuple[float, ...]:
+    """Conditional acceptance of each draft position in text that the model writes by itself."""
+    if not engine.draft_tokens:
+        return ()
+    params = SamplingParams(max_tokens=_PRIOR_TOKENS, ignore_eos=True, temperature=1.0, seed=1)
+    steps = list(generate(engine, [engine.config.bos_id], params))
+    rates = summarise(1, steps).acceptance_by_position
+    pairs = itertools.pairwise((1.0, *rates))
+    shares = [rate / before if before else 0.0 for before, rate in pairs]
+    shares += [_LEAST] * (engine.draft_tokens - len(shares))
+    return tuple(round(min(_MOST, max(_LEAST, share)), 3) for share in shares)
+
+
+def memory() -> int:
+    """Bytes of memory of this machine."""
+    info = Path("/proc/meminfo").read_text().splitlines()
+    total = next(line for line in info if line.startswith("MemTotal"))
+    return int(total.split()[1]) * 1024
