@@ -4,22 +4,29 @@
 namespace fs::FS_ISA {
 namespace {
 
-// Up to here decoding a weight in registers costs less than a buffer; plain weights need no decoding.
-constexpr int64_t kFewRows = 4;
-
 template <typename X, typename Rows>
 void product_of(const PackedRows<X>& x, const Matrix& m, int64_t begin, int64_t end, float* y,
                 int64_t ys) {
-  constexpr int64_t few = Rows::kPlain || kRows < kFewRows ? kRows : kFewRows;
-  if (x.rows <= few) {
-    with_count<few>(x.rows, [&](auto count) {
-      direct<X, decltype(count)::value, Rows>(x.group(0), m, begin, end, y, ys);
-    });
-    return;
+  bool buffered = x.groups() > Rows::kFewGroups;
+  int64_t whole = m.in / kStep<X>, rest = m.in % kStep<X>;
+  // Packed rows that stay in the second cache, more when each round decodes again.
+  int64_t bytes = (buffered ? 640 : 384) << 10;
+  int64_t at_once = bytes / (kRows * x.steps() * 64) + 1;
+  for (int64_t first = 0; first < x.groups(); first += at_once) {
+    int64_t last = first + at_once < x.groups() ? first + at_once : x.groups();
+    for (int64_t out = begin; out < end; out += kOuts) {
+      Rows w(m, out);
+      float* to = y + out - begin;
+      if (!buffered) {
+        groups_tile<X>(x, first, last, w, whole, rest, m.factor, to, ys);
+        continue;
+      }
+      auto* data = (Packed<X>*)scratch(Use::weight, kOuts * x.steps() * 64);
+      fill<X>(w, whole, rest, data);
+      BufferRows<X> decoded{data};
+      groups_tile<X>(x, first, last, decoded, x.steps(), 0, m.factor, to, ys);
+    }
   }
-  auto* w = (Packed<X>*)scratch(Use::weight, kBlock * x.steps() * kStep<X> * sizeof(Packed<X>));
-  fill<X, Rows>(m, begin, end, w);
-  buffered<X>(x, m, begin, end, w, y, ys);
 }
 
 }  // namespace

@@ -8,6 +8,12 @@
 
 #include "kernels/vec.h"
 
+// For what an inner loop is made of. Also, gcc takes a function that only prefetches for one without
+// effects and drops its calls, unless it has inlined it before it looks.
+#define FS_INLINE inline __attribute__((always_inline))
+// For what would only make an inner loop longer.
+#define FS_APART __attribute__((noinline))
+
 namespace fs::FS_ISA {
 
 template <typename X>
@@ -69,6 +75,21 @@ inline void store_packed(V a, Packed<X>* p) {
   }
 }
 
+// An operand of values still to be rounded to X: kStep<X> of them, in order.
+template <typename X>
+inline Operand<X> rounded_operand(const V* a) {
+#if defined(__AVX512BF16__)
+  if constexpr (sizeof(Packed<X>) == 2) return {_mm512_cvtne2ps_pbh(a[1].v, a[0].v)};
+  else
+#endif
+  if constexpr (sizeof(X) == 4) return {a[0]};
+  else {
+    X narrow[kLanes];
+    store(a[0], narrow);
+    return {load(narrow)};
+  }
+}
+
 // An operand from T in memory: rounded to X where T is wider, the first `count` elements and zeros.
 template <typename X, typename T>
 inline Operand<X> operand_of(const T* p) {
@@ -79,9 +100,9 @@ inline Operand<X> operand_of(const T* p) {
   } else if constexpr (sizeof(T) == 2) {
     return {load(p)};
   } else {
-    alignas(64) Packed<X> packed[kStep<X>];
-    for (int64_t i = 0; i < kStep<X>; i += kLanes) store_packed<X>(load(p + i), packed + i);
-    return load_operand<X>(packed);
+    V parts[kStep<X> / kLanes];
+    for (V& part : parts) part = load(p + (&part - parts) * kLanes);
+    return rounded_operand<X>(parts);
   }
 }
 template <typename X, typename T>
@@ -91,9 +112,9 @@ inline Operand<X> operand_of(const T* p, int64_t count) {
   return operand_of<X>(whole);
 }
 
-// The sums of `count` accumulators.
+// The sums of `count` accumulators, each times `factor`.
 template <int count>
-inline void sums(const V* a, float* out) {
+FS_INLINE void sums(const V* a, float factor, float* out) {
 #if defined(__AVX512F__)
   if constexpr (count == 4) {
     auto fold = [](__m512 x, __m512 y) {  // x's two halves added, then y's
@@ -104,11 +125,12 @@ inline void sums(const V* a, float* out) {
     s = _mm512_add_ps(s, _mm512_permute_ps(s, 0x4e));
     s = _mm512_add_ps(s, _mm512_permute_ps(s, 0xb1));
     const __m512i firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
-    _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, s)));
+    __m128 four = _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, s));
+    _mm_storeu_ps(out, _mm_mul_ps(four, _mm_set1_ps(factor)));
     return;
   }
 #endif
-  for (int i = 0; i < count; ++i) out[i] = sum(a[i]);
+  for (int i = 0; i < count; ++i) out[i] = sum(a[i]) * factor;
 }
 
 }  // namespace fs::FS_ISA

@@ -48,7 +48,8 @@ void pack_group(const PackedRows<X>& x, int64_t g, const RowAt& row) {
   }
 }
 
-// y[row * ys + out - begin] = x[row] . m[out] for outs [begin, end), at most kBlock of them.
+// y[row * ys + out - begin] = x[row] . m[out] for outs [begin, end), at most kBlock of them. A row of
+// y has kBlock places, of which those after the last out are written too.
 template <typename X>
 void product(const PackedRows<X>& x, const Matrix& m, int64_t begin, int64_t end, float* y,
              int64_t ys);

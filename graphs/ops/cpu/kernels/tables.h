@@ -22,9 +22,19 @@ constexpr float e4m3(int code) {
 
 struct Tables {
   float e4m3_values[256] = {};
+  alignas(64) uint8_t e4m3_low[128] = {}, e4m3_high[128] = {};  // bytes of bf16, without the sign
+  alignas(64) uint8_t twice[64] = {};                           // 0, 0, 1, 1, 2, 2...
+  alignas(64) uint16_t zip[32] = {};                            // 0, 16, 1, 17...
   alignas(64) bf16 scaled[256][16] = {};  // scaled[scale][code]
 
   constexpr Tables() {
+    for (int i = 0; i < 64; ++i) twice[i] = static_cast<uint8_t>(i / 2);
+    for (int i = 0; i < 32; ++i) zip[i] = static_cast<uint16_t>(i / 2 + i % 2 * 16);
+    for (int code = 0; code < 128; ++code) {
+      uint32_t bits = std::bit_cast<uint32_t>(e4m3(code));
+      e4m3_low[code] = static_cast<uint8_t>(bits >> 16);
+      e4m3_high[code] = static_cast<uint8_t>(bits >> 24);
+    }
     for (int code = 0; code < 256; ++code) {
       e4m3_values[code] = e4m3(code);
       for (int j = 0; j < 16; ++j) {
@@ -37,6 +47,7 @@ struct Tables {
 inline constexpr Tables kTables;
 inline constexpr const float (&kE4m3)[256] = kTables.e4m3_values;
 inline constexpr const bf16 (&kScaled)[256][16] = kTables.scaled;
+inline constexpr const uint16_t (&kZip)[32] = kTables.zip;
 
 // Sixteen e4m3 bytes.
 inline V load_e4m3(const uint8_t* p) {
@@ -54,5 +65,20 @@ inline V load_e4m3(const uint8_t* p) {
   return load(x);
 #endif
 }
+
+#if defined(__AVX512BF16__)
+// Thirty-two e4m3 bytes as bf16, exactly.
+inline __m512i load_e4m3_as_bf16(const uint8_t* p) {
+  __m512i both = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i*)p));
+  __m512i code = _mm512_permutexvar_epi8(_mm512_load_si512(kTables.twice), both);
+  auto look = [&](const uint8_t* table) {
+    return _mm512_permutex2var_epi8(_mm512_load_si512(table), code, _mm512_load_si512(table + 64));
+  };
+  __m512i x = _mm512_mask_mov_epi8(look(kTables.e4m3_low), 0xaaaaaaaaaaaaaaaa,
+                                   look(kTables.e4m3_high));
+  const __m512i sign = _mm512_set1_epi16((short)0x8000);
+  return _mm512_ternarylogic_epi64(x, code, sign, 0xf8);  // x | (code & sign)
+}
+#endif
 
 }  // namespace fs::FS_ISA
