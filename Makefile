@@ -7,9 +7,10 @@ BIN := $(VENV)/bin
 MADE := $(VENV)/.made
 READY := $(VENV)/.ready
 READY_DEV := $(VENV)/.ready-dev
+READY_PEERS := $(VENV)/.ready-peers
 PIP := $(BIN)/python -m pip --disable-pip-version-check install
 
-.PHONY: help run test lint fmt bench nano proto clean
+.PHONY: help run test lint fmt bench bench-peers nano proto clean
 .DEFAULT_GOAL := help
 
 help:
@@ -18,6 +19,7 @@ help:
 	@echo "make lint   ruff and pyright"
 	@echo "make fmt    format the sources and repair what ruff can repair"
 	@echo "make bench  measure, and write docs/results.md"
+	@echo "make bench-peers  measure beside llama.cpp (built once) and transformers"
 	@echo "make nano   train step5-nano again (hours; resumes after an interruption)"
 	@echo "make proto  generated code of the gRPC contract"
 	@echo "make clean  remove the venv, caches and build output (an unfinished training stays)"
@@ -42,8 +44,11 @@ fmt: $(READY_DEV)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: $(READY)
+bench: $(READY_DEV)
 	$(BIN)/python -m tests.bench
+
+bench-peers: $(READY_PEERS)
+	$(BIN)/python -m tests.bench.peers
 
 nano: $(READY_DEV)
 	$(BIN)/python -m models.recipe
@@ -76,5 +81,9 @@ $(READY): pyproject.toml | $(MADE)
 	@touch $@
 
 $(READY_DEV): $(READY)
-	$(PIP) --editable '.[test,lint,nano]'
+	$(PIP) --editable '.[test,lint,nano,bench]'
+	@touch $@
+
+$(READY_PEERS): $(READY_DEV)
+	$(PIP) --editable '.[peers]'
 	@touch $@

@@ -82,7 +82,7 @@ def declared(*groups: str) -> set[str]:
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
 def test_third_party_imports_are_declared(path: Path) -> None:
     top = path.relative_to(ROOT).parts[0]
-    extras = {"models": ["nano"], "tests": ["test", "nano"]}.get(top, [])
+    extras = {"models": ["nano"], "tests": ["test", "nano"], "runtime": ["bench"]}.get(top, [])
     known = declared(*extras) | set(sys.stdlib_module_names) | {*PACKAGES, "tests"}
     unknown = {
         name for _, name in imports(path) if DISTRIBUTION.get(name, name).lower() not in known
@@ -137,5 +137,5 @@ def test_links_in_documents_lead_somewhere(path: Path) -> None:
 
 def test_the_targets_of_the_makefile_exist() -> None:
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in ("run", "test", "lint", "fmt", "bench", "nano", "proto", "clean"):
+    for target in ("run", "test", "lint", "fmt", "bench", "bench-peers", "nano", "proto", "clean"):
         assert re.search(rf"^{target}:", text, flags=re.MULTILINE), target

@@ -1,0 +1,145 @@
+"""The bars this version was built to reach, and how the measured numbers stand against them.
+
+Knows each bar's wording, its limit and the number it is judged by, named as sections name their
+numbers. Keeps true: a number that was not measured is said to be missing, never taken as reached.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from runtime.bench.tables import Table
+
+Numbers = Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """`limit` is the least value, or the most where `most` is set."""
+
+    measure: str
+    section: str
+    number: str
+    limit: float
+    unit: str = ""
+    most: bool = False
+    digits: int = 2
+
+    def reached(self, value: float) -> bool:
+        return value <= self.limit if self.most else value >= self.limit
+
+    def row(self, numbers: Numbers) -> tuple[str, ...]:
+        wanted = f"{'at most' if self.most else 'at least'} {self.limit:g}{self.unit}"
+        value = numbers.get(self.section, {}).get(self.number)
+        if value is None:
+            return self.measure, wanted, "not measured", ""
+        said = "yes" if self.reached(value) else "no"
+        return self.measure, wanted, f"{value:.{self.digits}f}{self.unit}", said
+
+
+BARS = (
+    Bar(
+        measure="synthetic model, plain decoding: share of memory read speed",
+        section="synthetic",
+        number="plain_memory_share",
+        limit=0.80,
+    ),
+    Bar(
+        measure="plain decoding over llama.cpp",
+        section="peers",
+        number="plain_over_llama",
+        limit=1.2,
+        unit=" x",
+    ),
+    Bar(
+        measure="step time of width 4 over width 1, over the ratio of bytes",
+        section="synthetic",
+        number="width_4_time_over_bytes",
+        limit=1.10,
+        unit=" x",
+        most=True,
+    ),
+    Bar(
+        measure="3 tokens a step forced: gain over plain, of what the bytes allow",
+        section="synthetic",
+        number="gain_of_allowed",
+        limit=0.90,
+    ),
+    Bar(
+        measure="3 tokens a step forced, over llama.cpp's MTP at --spec-synth-len 3",
+        section="peers",
+        number="mtp_over_llama",
+        limit=1.8,
+        unit=" x",
+    ),
+    Bar(
+        measure="prefill of 256 rows over llama.cpp's pp256",
+        section="peers",
+        number="prefill_over_llama",
+        limit=1.3,
+        unit=" x",
+    ),
+    Bar(
+        measure="plain decoding over transformers, eager",
+        section="peers",
+        number="plain_over_transformers",
+        limit=5,
+        unit=" x",
+    ),
+    Bar(
+        measure="step5-nano, K = 3: tokens a second over the eager path",
+        section="nano",
+        number="over_eager",
+        limit=4,
+        unit=" x",
+    ),
+    Bar(
+        measure="step5-nano, K = 3: host time a step",
+        section="nano",
+        number="host_us",
+        limit=150,
+        unit=" us",
+        most=True,
+        digits=0,
+    ),
+    Bar(
+        measure="first build of step5-nano's engines",
+        section="build",
+        number="nano_s",
+        limit=240,
+        unit=" s",
+        most=True,
+        digits=0,
+    ),
+    Bar(
+        measure="built artifact: start of the process to the first token",
+        section="start",
+        number="first_token_s",
+        limit=2,
+        unit=" s",
+        most=True,
+    ),
+    Bar(
+        measure="92 layers of real width: packages over step5-nano's",
+        section="build",
+        number="release_packages_over_nano",
+        limit=1,
+        unit=" x",
+        most=True,
+    ),
+    Bar(
+        measure="92 layers of real width: build time over step5-nano's",
+        section="build",
+        number="release_time_over_nano",
+        limit=3,
+        unit=" x",
+        most=True,
+    ),
+)
+
+
+def bars_table(numbers: Numbers) -> Table:
+    return Table(
+        title="Bars",
+        columns=("measure", "bar", "measured", "reached"),
+        rows=tuple(bar.row(numbers) for bar in BARS),
+    )

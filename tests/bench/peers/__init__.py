@@ -1,0 +1,1 @@
+"""Other programs on the same model: what they need, how they are run, what they measure."""
