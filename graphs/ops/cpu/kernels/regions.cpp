@@ -1,0 +1,153 @@
+// Scores of past regions and the choice among them (architecture 4.1, 4.3, 4.4).
+//
+// A run is up to kRowsAtOnce neighbouring rows of one slot: each summary is read and decoded once
+// for all of their heads. Keeps true: a score is a fixed sequence of operations on its row and its
+// summary; rows whose past fits are given all of it without a look at scores.
+#include "kernels/e4m3.h"
+#include "kernels/head.h"
+#include "kernels/indexer.h"
+#include "kernels/scratch.h"
+#include "kernels/select.h"
+#include "pool.h"
+
+namespace fs::FS_ISA {
+namespace {
+
+constexpr int64_t kRowsAtOnce = 8;
+constexpr int64_t kTile = kLanes * kColumnTile;  // regions packed at a time
+constexpr int64_t kTilesAtOnce = 4;
+constexpr int64_t kHeadsAtOnce = 16;
+
+struct Run {
+  int64_t begin, rows, longest;  // regions of the row with the longest past
+  float* q;                      // [rows * heads, words]
+  float* w;                      // [rows * heads]
+  float* scores;                 // [rows, groups, longest rounded up to kTile]
+  int64_t stride;                // of scores
+};
+
+// A head of q: normed, rotated and rounded to e4m3, as words.
+template <typename X>
+void query(const RegionsJob& job, const float* norm, int64_t row, int64_t head, float* y,
+           float* out) {
+  const X* x = (const X*)job.q + (row * job.heads + head) * job.width;
+  bf16* values = (bf16*)(y + job.width);
+  store_head(widened(x, job.width, y), job.width, values);  // a product in f32 is rounded here
+  rms_norm_head<bf16>(values, norm, job.width, job.eps, y);
+  rotate_head(y, job.rotary + row * 2 * job.half, job.half);
+  for (int64_t d = 0; d < job.width; ++d)
+    narrow(kE4m3[to_e4m3(rounded<bf16>(y[d]))], values + d);
+  pack_row<bf16>(values, job.width, out);
+}
+
+template <typename X>
+void queries(const RegionsJob& job, const Run& run) {
+  float* norm = (float*)scratch(Use::act, job.width * sizeof(float));
+  round_vector(job.norm.data, job.norm.bf16, job.width, norm);
+  float share = (float)(1 / std::sqrt((double)(job.heads / job.groups)));
+  parallel_for(run.rows * job.heads, kHeadsAtOnce, [&](int64_t begin, int64_t end) {
+    float* y = (float*)scratch(Use::rows, 2 * job.width * sizeof(float));
+    for (int64_t i = begin; i < end; ++i) {
+      int64_t row = run.begin + i / job.heads, head = i % job.heads;
+      query<X>(job, norm, row, head, y, run.q + i * words<bf16>(job.width));
+      run.w[i] = rounded<bf16>(widen(((const X*)job.w)[row * job.heads + head])) * share;
+    }
+  });
+}
+
+// The scores of a tile of regions, from the dot products [rows * heads, kTile] of its summaries.
+void weigh(const RegionsJob& job, const Run& run, int64_t first, const float* dots) {
+  int64_t per_group = job.heads / job.groups;
+  for (int64_t i = 0; i < run.rows * job.groups; ++i) {
+    const float *w = run.w + i * per_group, *dot = dots + i * per_group * kTile;
+    for (int64_t at = 0; at < kTile; at += kLanes) {
+      V score = splat(0);
+      for (int64_t h = 0; h < per_group; ++h) {
+        V product = mul(splat(w[h]), max(splat(0), load(dot + h * kTile + at)));
+        score = h ? add(score, product) : product;
+      }
+      // No NaN, which has no rank, and no minus zero.
+      score = add(max(score, splat(-INFINITY)), splat(0));
+      store(score, run.scores + i * run.stride + first + at);
+    }
+  }
+}
+
+void score(const RegionsJob& job, const Run& run) {
+  const int64_t* blocks = job.places.blocks(run.begin);
+  int64_t depth = words<bf16>(job.width), per_block = job.regions_a_block();
+  int64_t count = run.rows * job.heads;
+  parallel_for(run.stride / kTile, kTilesAtOnce, [&](int64_t begin, int64_t end) {
+    float* packed = (float*)scratch(Use::weight, depth * kTile * sizeof(float));
+    float* dots = (float*)scratch(Use::sums, count * kTile * sizeof(float));
+    for (int64_t tile = begin; tile < end; ++tile) {
+      for (int64_t at = 0; at < kTile; at += kLanes) {
+        const uint8_t* rows[kLanes];
+        for (int64_t lane = 0; lane < kLanes; ++lane) {
+          int64_t region = tile * kTile + at + lane;
+          if (region >= run.longest) region = run.longest - 1;
+          int64_t place = blocks[region / per_block] * per_block + region % per_block;
+          rows[lane] = job.summary + place * job.width;
+        }
+        pack_codes_across(rows, job.width, packed + at, kTile);
+      }
+      multiply<bf16>({.a = run.q, .a_stride = depth, .rows = count,
+                      .b = packed, .b_stride = kTile, .columns = kColumnTile, .steps = depth,
+                      .c = dots, .c_stride = kTile, .keep = false, .ahead = nullptr});
+      weigh(job, run, tile * kTile, dots);
+    }
+  });
+}
+
+void choose(const RegionsJob& job, const Run& run) {
+  parallel_for(run.rows * job.groups, 1, [&](int64_t i, int64_t) {
+    int64_t row = run.begin + i / job.groups, room = Best::capacity(job.kept);
+    auto* held = (uint64_t*)scratch(Use::partial, 2 * room * sizeof(uint64_t));
+    Best best{.kept = job.kept, .held = held, .spare = held + room};
+    best.run(run.scores + i * run.stride, job.past(row),
+             job.out + (row * job.groups + i % job.groups) * job.kept);
+  });
+}
+
+void score_and_choose(const RegionsJob& job, Run run) {
+  int64_t count = run.rows * job.heads, depth = words<bf16>(job.width);
+  run.longest = 0;
+  for (int64_t r = run.begin; r < run.begin + run.rows; ++r)
+    if (job.past(r) > run.longest) run.longest = job.past(r);
+  run.stride = (run.longest + kTile - 1) / kTile * kTile;
+  int64_t floats = count * (depth + 1) + run.rows * job.groups * run.stride;
+  run.q = (float*)scratch(Use::results, floats * sizeof(float));
+  run.w = run.q + count * depth;
+  run.scores = run.w + count;
+  job.act_bf16 ? queries<bf16>(job, run) : queries<float>(job, run);
+  score(job, run);
+  choose(job, run);
+}
+
+void take_all(const RegionsJob& job, int64_t row) {
+  int64_t past = job.past(row);
+  for (int64_t i = 0; i < job.groups * job.kept; ++i) {
+    int64_t id = i % job.kept;
+    job.out[row * job.groups * job.kept + i] = id < past ? id : -1;
+  }
+}
+
+}  // namespace
+
+void select_regions(const RegionsJob& job) {
+  const Places& at = job.places;
+  for (int64_t row = 0; row < at.rows;) {
+    if (job.past(row) <= job.kept) {
+      take_all(job, row++);
+      continue;
+    }
+    int64_t end = row + 1;
+    while (end < at.rows && end < row + kRowsAtOnce && at.slot[end] == at.slot[row] &&
+           job.past(end) > job.kept)
+      ++end;
+    score_and_choose(job, {.begin = row, .rows = end - row});
+    row = end;
+  }
+}
+
+}  // namespace fs::FS_ISA
