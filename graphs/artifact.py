@@ -38,10 +38,10 @@ class Artifact:
         for name, expected in manifest.files.items():
             path = folder / name
             if not path.is_file():
-                raise ArtifactError(f"{folder}: {name} is missing; {rebuild(folder)}")
+                raise ArtifactError(f"{folder}: {name} is missing. {rebuild(folder)}")
             if file_digest(path) != expected:
                 raise ArtifactError(
-                    f"{folder}: {name} is damaged (its sha256 is not the manifest's); "
+                    f"{folder}: {name} is damaged (its sha256 is not the manifest's). "
                     f"{rebuild(folder)}"
                 )
         return artifact
@@ -65,22 +65,22 @@ class Artifact:
 
         Raises ArtifactError with every difference and the command to run.
         """
-        differences = [
-            *self._machine_differences(),
-            *self._model_differences(config, weights, precision),
-        ]
-        if differences:
-            listed = "\n".join(f"  {line}" for line in differences)
-            raise ArtifactError(
-                f"the artifact {self.folder} does not fit:\n{listed}\n{rebuild(self.folder)}"
-            )
+        self._refuse(
+            [
+                *self._machine_differences(),
+                *self._model_differences(config, weights, precision),
+            ]
+        )
 
     def require_machine(self) -> None:
         """The part of `require` that needs no checkpoint."""
-        if differences := list(self._machine_differences()):
-            listed = "\n".join(f"  {line}" for line in differences)
+        self._refuse(list(self._machine_differences()))
+
+    def _refuse(self, differences: list[str]) -> None:
+        if differences:
             raise ArtifactError(
-                f"the artifact {self.folder} does not fit:\n{listed}\n{rebuild(self.folder)}"
+                f"the artifact {self.folder} does not fit: {'; '.join(differences)}. "
+                f"{rebuild(self.folder)}"
             )
 
     def _machine_differences(self) -> Iterator[str]:
@@ -106,7 +106,7 @@ def here(built: Machine) -> Machine:
 
 
 def rebuild(folder: Path) -> str:
-    return f"build it again: fourstep build CHECKPOINT --out {folder}"
+    return f"Remove that folder and run: fourstep build CHECKPOINT --out {folder}"
 
 
 def _differs(name: str, mine: str, built: str) -> Iterator[str]:

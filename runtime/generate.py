@@ -1,29 +1,38 @@
 """One request from prompt to end: prefill, then verify, accept and draft until something stops it.
 
-Knows one engine and one slot. Does not know text. Keeps true: the tokens do not depend on K, and
-the generator yields each step as soon as it is committed.
+Knows one engine and one slot. Does not know text. Keeps true: the tokens depend neither on K nor on
+the width policy, and the generator yields each step as soon as it is committed.
 """
 
 from collections.abc import Iterator, Sequence
 
-from runtime.engine import Committed, Engine, Turn
+from runtime.engine import Engine
+from runtime.exchange import Committed, Turn
 from runtime.request import SamplingParams, Step
 from runtime.stop import scan
+from runtime.width import FixedWidth, WidthPolicy
 
 
 def generate(
-    engine: Engine, prompt: Sequence[int], params: SamplingParams, *, slot: int = 0
+    engine: Engine,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    *,
+    slot: int = 0,
+    policy: WidthPolicy | None = None,
 ) -> Iterator[Step]:
     """Yield the steps of one request; the last has a finish_reason.
 
-    Raises ValueError when the prompt is empty, holds an id outside the vocabulary, or does not fit
-    the engine's context together with max_tokens.
+    Without a policy each step verifies all the drafts the engine makes. Raises ValueError when the
+    prompt is empty, holds an id outside the vocabulary, or does not fit the engine's context
+    together with max_tokens.
     """
     check_request(engine, prompt, params, slot=slot)
     stop_ids = frozenset(params.stop_ids)
     if not params.ignore_eos:
         stop_ids |= frozenset(engine.config.stop_ids)
-    committed = engine.prefill(prompt, slot, params)
+    decoding = Decoding(engine, slot, policy or FixedWidth(count=engine.draft_tokens))
+    committed = decoding.prefill(prompt, params)
     drafted: tuple[int, ...] = ()
     emitted = 0
     while True:
@@ -32,14 +41,49 @@ def generate(
         if step.finish_reason is not None:
             return
         emitted += len(step.token_ids)
-        drafted = committed.drafts
-        turn = Turn(
-            slot=slot,
-            position=len(prompt) + emitted - 1,
-            token=step.token_ids[-1],
-            drafts=drafted,
-        )
-        [committed] = engine.decode([turn])
+        drafted, committed = decoding.step(step.token_ids[-1], len(prompt) + emitted - 1)
+
+
+class Decoding:
+    """One slot's decode steps under a width policy.
+
+    Keeps true: drafts are verified only right after they were made, and rows that were decoded
+    without drafting are shown to the MTP layers before these draft again.
+    """
+
+    def __init__(self, engine: Engine, slot: int, policy: WidthPolicy):
+        self._engine, self._slot, self._policy = engine, slot, policy
+        self._drafts: tuple[int, ...] = ()
+        self._unseen = 0  # committed rows that the MTP layers have not run over
+
+    def prefill(self, prompt: Sequence[int], params: SamplingParams) -> Committed:
+        committed = self._engine.prefill(prompt, self._slot, params)
+        self._drafts = committed.drafts
+        return committed
+
+    def step(self, token: int, position: int) -> tuple[tuple[int, ...], Committed]:
+        """Decode from the last committed token at `position`: the drafts that were verified, and
+        what was committed."""
+        wanted = self._policy.drafts()
+        drafts = self._drafts[:wanted]
+        turn = Turn(slot=self._slot, position=position, token=token, drafts=drafts)
+        draft = wanted > 0 and self._unseen == 0
+        [committed] = self._engine.decode([turn], draft=draft)
+        self._policy.verified(len(drafts), committed.accepted)
+        self._drafts = committed.drafts
+        if not draft:
+            self._unseen += len(committed.tokens)
+            self._look(position + len(committed.tokens) - 1, wanted)
+        return drafts, committed
+
+    def _look(self, end: int, wanted: int) -> None:
+        """Catch up when the policy would draft, or wants to know whether it should."""
+        after = self._policy.look_after()
+        if after == 0 or (wanted == 0 and self._unseen < after):
+            return
+        seen = self._engine.observe(self._slot, end, self._unseen)
+        self._policy.observed(seen.hits, seen.trials)
+        self._drafts, self._unseen = seen.drafts, 0
 
 
 def _step(

@@ -33,6 +33,25 @@ class PrecisionName(StrEnum):
     fp32 = "fp32"
 
 
+class CompilerName(StrEnum):
+    inductor = "inductor"
+    eager = "eager"
+
+
+class SpecTokens(StrEnum):
+    auto = "auto"
+    none = "0"
+    one = "1"
+    two = "2"
+    three = "3"
+
+
+Pin = Annotated[
+    str | None,
+    typer.Option("--artifact-sha256", metavar="DIGEST", help="Refuse any other artifact."),
+]
+
+
 @app.command("generate")
 def generate_command(
     checkpoint: Annotated[
@@ -55,10 +74,20 @@ def generate_command(
         float, typer.Option(help="Drop tokens below this share of the likeliest; 0 is off.")
     ] = 0.0,
     seed: Annotated[int, typer.Option(help="Same seed, same text, at any --spec-tokens.")] = 0,
-    spec_tokens: Annotated[int, typer.Option(min=0, max=3, help="Tokens drafted a step.")] = 3,
+    spec_tokens: Annotated[
+        SpecTokens, typer.Option(help="Tokens drafted a step; auto goes by measured cost.")
+    ] = SpecTokens.auto,
     precision: Annotated[
         PrecisionName, typer.Option(help="Activation precision.")
     ] = PrecisionName.bf16,
+    compiler: Annotated[
+        CompilerName, typer.Option(help="eager needs no build and is slow.")
+    ] = CompilerName.inductor,
+    artifact: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Engines to use.", show_default="the cache's, or built"),
+    ] = None,
+    artifact_sha256: Pin = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a step, then one with the counts.")
     ] = False,
@@ -83,11 +112,67 @@ def generate_command(
             prompt=prompt,
             chat=chat,
             sampling=sampling,
-            draft_tokens=spec_tokens,
+            draft_tokens=None if spec_tokens is SpecTokens.auto else int(spec_tokens.value),
             precision=precision.value,
+            compiler=compiler.value,
+            artifact=artifact,
+            artifact_sha256=artifact_sha256,
             json=as_json,
         )
     )
+
+
+@app.command("build")
+def build_command(
+    checkpoint: Annotated[Path, typer.Argument(help="Checkpoint folder.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to make.")],
+    widths: Annotated[
+        str | None, typer.Option(help="Positions a step.", show_default="1,2,3,4")
+    ] = None,
+    batches: Annotated[str | None, typer.Option(help="Slots a step.", show_default="1,4")] = None,
+    contexts: Annotated[
+        str | None,
+        typer.Option(help="Positions a slot.", show_default="4096,32768,262144,1048576"),
+    ] = None,
+    prefill: Annotated[
+        str | None, typer.Option(help="Prompt tokens a chunk.", show_default="16,64,256")
+    ] = None,
+    precision: Annotated[
+        PrecisionName, typer.Option(help="Activation precision.")
+    ] = PrecisionName.bf16,
+    compiler: Annotated[CompilerName, typer.Option()] = CompilerName.inductor,
+    sku: Annotated[
+        str | None,
+        typer.Option(help="Instruction set to build for.", show_default="this machine's best"),
+    ] = None,
+) -> None:
+    """Compile a checkpoint's engines for this machine; the artifact holds no weights."""
+    from server.cli_build import BuildCommand, build
+
+    build(
+        BuildCommand(
+            checkpoint=checkpoint,
+            out=out,
+            widths=widths,
+            batches=batches,
+            contexts=contexts,
+            prefill=prefill,
+            precision=precision.value,
+            compiler=compiler.value,
+            sku=sku,
+        )
+    )
+
+
+@app.command("verify")
+def verify_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Artifact folder.")],
+    artifact_sha256: Pin = None,
+) -> None:
+    """Check an artifact's digests and whether this machine can run it."""
+    from server.cli_build import verify
+
+    verify(folder, artifact_sha256)
 
 
 @app.command("inspect")

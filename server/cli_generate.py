@@ -11,12 +11,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from graphs.checkpoint import Checkpoint
+from runtime.build import open_checkpoint
 from runtime.chat import ChatTemplate, parse_chat
 from runtime.engine import Engine, EngineError, Precision
 from runtime.generate import check_request, generate
 from runtime.request import SamplingParams, Step, summarise
 from runtime.tokenizer import Detokenizer, Tokenizer
+from runtime.width import WidthPolicy
+from server.cli_engine import EngineRequest, make_engine
 from server.cli_output import JsonOutput, Output, TextOutput
 from server.errors import fail, user_errors
 
@@ -32,8 +34,11 @@ class GenerateOptions:
     prompt: str | None
     chat: str | None
     sampling: SamplingParams
-    draft_tokens: int
+    draft_tokens: int | None  # None: as many as pay
     precision: Precision
+    compiler: str
+    artifact: Path | None
+    artifact_sha256: str | None
     json: bool
 
 
@@ -42,6 +47,7 @@ class Job:
     """All that a run needs, checked. `shown` is what the user wrote, without template and BOS."""
 
     engine: Engine
+    policy: WidthPolicy
     tokenizer: Tokenizer
     prompt_ids: tuple[int, ...]
     shown: str
@@ -58,7 +64,7 @@ def run(options: GenerateOptions) -> None:
     steps: list[Step] = []
     start = time.perf_counter()
     try:
-        for step in generate(job.engine, job.prompt_ids, job.sampling):
+        for step in generate(job.engine, job.prompt_ids, job.sampling, policy=job.policy):
             output.step(step, pieces_of(step, detokenizer))
             steps.append(step)
     except EngineError as error:
@@ -73,7 +79,8 @@ def prepare(options: GenerateOptions) -> Job:
     """
     if (options.prompt is None) == (options.chat is None):
         raise ValueError("give one of --prompt TEXT and --chat FILE")
-    checkpoint = Checkpoint.open(options.checkpoint)
+    # Plain decoding is asked for by --spec-tokens 0, and only then may MTP tensors be missing.
+    checkpoint, weights = open_checkpoint(options.checkpoint, drafting=options.draft_tokens != 0)
     config = checkpoint.config
     tokenizer = Tokenizer.open(
         options.checkpoint, vocab_size=config.vocab_size, bos_id=config.bos_id
@@ -86,17 +93,22 @@ def prepare(options: GenerateOptions) -> Job:
             f"{len(prompt_ids)} prompt tokens and --max-tokens {options.sampling.max_tokens} "
             f"do not fit the model's {config.max_positions} positions"
         )
-    engine = Engine(
+    engine, policy = make_engine(
         config,
-        # Plain decoding is asked for by --spec-tokens 0, and only then may MTP tensors be missing.
-        checkpoint.load(mtp=options.draft_tokens > 0),
-        precision=options.precision,
-        draft_tokens=options.draft_tokens,
-        context=context,
+        weights,
+        EngineRequest(
+            compiler=options.compiler,
+            artifact=options.artifact,
+            artifact_sha256=options.artifact_sha256,
+            precision=options.precision,
+            draft_tokens=options.draft_tokens,
+            context=context,
+        ),
     )
     check_request(engine, prompt_ids, options.sampling)
     return Job(
         engine=engine,
+        policy=policy,
         tokenizer=tokenizer,
         prompt_ids=tuple(prompt_ids),
         shown=shown,
@@ -143,4 +155,7 @@ def _read(source: str) -> str:
 def _output(options: GenerateOptions) -> Output:
     if options.json:
         return JsonOutput()
-    return TextOutput(Console(soft_wrap=True), draft_tokens=options.draft_tokens)
+    return TextOutput(
+        Console(soft_wrap=True),
+        draft_tokens=3 if options.draft_tokens is None else options.draft_tokens,
+    )

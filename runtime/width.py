@@ -1,0 +1,136 @@
+"""How many drafts to verify a step: the width policy.
+
+Knows what a step of each width costs on this SKU and how often each draft position was right in
+this request. Does not know tokens or engines. Keeps true: the choice changes speed alone, never a
+token; plain decoding costs no drafting, only a look every so often at whether drafting would pay.
+
+Expected tokens of a step that verifies k drafts: 1 + a1 + a1*a2 + ... + a1*...*ak, where a_i is the
+chance that draft i is right when those before it were.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from graphs.manifest import Costs
+
+RATE = 0.06  # weight of one observation in the exponential average
+MARGIN = 1.01  # drafting must promise this much over plain decoding
+FIRST_LOOK = 16  # rows decoded without drafting before the first look; doubled while it says no
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepCosts:
+    """Microseconds of one step by number of drafts verified, drafting included where there is any.
+
+    `look` is what looking at one row costs while nothing drafts.
+    """
+
+    plain: float
+    drafted: Sequence[float]  # [k-1] for k = 1..K
+    look: float
+
+    @classmethod
+    def of(cls, costs: Costs, batch: int, draft_tokens: int) -> "StepCosts":
+        """From an artifact's table; a width that was not built costs what the next wider one does.
+
+        Raises ValueError if the table is empty: this model was not timed.
+        """
+        if not costs.verify:
+            raise ValueError(
+                "the artifact has no step costs (the model did not fit the machine that built it): "
+                "fix the width with --spec-tokens"
+            )
+
+        def cost(table: Mapping[str, float], width: int) -> float:
+            return min(
+                value
+                for shape, value in table.items()
+                if shape.startswith(f"{batch}x") and int(shape.partition("x")[2]) >= width
+            )
+
+        drafted = [
+            cost(costs.verify, 1 + k) + cost(costs.draft, 1 + k) for k in range(1, 1 + draft_tokens)
+        ]
+        looks = [value / int(rows) for rows, value in costs.observe.items()]
+        return cls(plain=cost(costs.verify, 1), drafted=drafted, look=min(looks, default=0.0))
+
+
+class WidthPolicy(Protocol):
+    """One request's policy. `drafts` says how many drafts to verify next, 0: decode plainly."""
+
+    def drafts(self) -> int: ...
+
+    def verified(self, drafted: int, accepted: int) -> None:
+        """A step verified `drafted` drafts and accepted so many."""
+        ...
+
+    def observed(self, hits: Sequence[int], trials: Sequence[int]) -> None:
+        """Of trials[i] drafts that were not verified, position i would have got hits[i] right."""
+        ...
+
+    def look_after(self) -> int:
+        """Rows to decode plainly before the next look; 0: never look."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedWidth:
+    """The operator's or the request's own number."""
+
+    count: int
+
+    def drafts(self) -> int:
+        return self.count
+
+    def verified(self, drafted: int, accepted: int) -> None:
+        """A fixed width learns nothing."""
+
+    def observed(self, hits: Sequence[int], trials: Sequence[int]) -> None:
+        """A fixed width learns nothing."""
+
+    def look_after(self) -> int:
+        return 0
+
+
+@dataclass(kw_only=True)
+class AutoWidth:
+    """The number of drafts with the most expected tokens a microsecond.
+
+    `rates` start as the artifact's prior and follow this request; `most_rows` is how many rows one
+    look can cover.
+    """
+
+    costs: StepCosts
+    rates: list[float]
+    most_rows: int
+    _wait: int = field(default=FIRST_LOOK, init=False)
+
+    def drafts(self) -> int:
+        expected, chance = 1.0, 1.0
+        best, best_speed = 0, MARGIN / (self.costs.plain + self.costs.look)
+        for k, (rate, cost) in enumerate(zip(self.rates, self.costs.drafted, strict=True), 1):
+            chance *= rate
+            expected += chance
+            if expected / cost > best_speed:
+                best, best_speed = k, expected / cost
+        return best
+
+    def verified(self, drafted: int, accepted: int) -> None:
+        for position in range(min(drafted, accepted + 1)):
+            self._learn(position, 1.0 if position < accepted else 0.0, 1)
+        if accepted:
+            self._wait = FIRST_LOOK
+
+    def observed(self, hits: Sequence[int], trials: Sequence[int]) -> None:
+        for position, (hit, count) in enumerate(zip(hits, trials, strict=True)):
+            if count:
+                self._learn(position, hit / count, count)
+        self._wait = FIRST_LOOK if self.drafts() else min(2 * self._wait, self.most_rows)
+
+    def look_after(self) -> int:
+        return min(self._wait, self.most_rows)
+
+    def _learn(self, position: int, share: float, count: int) -> None:
+        kept = (1 - RATE) ** count
+        self.rates[position] = kept * self.rates[position] + (1 - kept) * share

@@ -1,0 +1,137 @@
+"""`fourstep build` and `fourstep verify`: artifacts on the command line.
+
+Knows options and progress bars. Does not build or check anything itself. Keeps true: whatever a
+user can get wrong is refused before the first program is compiled.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from graphs.artifact import Artifact
+from graphs.compile.check import ProgramError
+from graphs.machine import this_machine
+from graphs.ops.build import KernelBuildError
+from graphs.plan import EnginePlan
+from runtime.build import BuildOptions, build_artifact, open_checkpoint
+from runtime.build import Progress as Report
+from runtime.engine import Precision
+from runtime.programs import COMPILERS
+from server.errors import fail, user_errors
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildCommand:
+    """The command line; numbers are comma-separated lists, None for the default."""
+
+    checkpoint: Path
+    out: Path
+    widths: str | None
+    batches: str | None
+    contexts: str | None
+    prefill: str | None
+    precision: Precision
+    compiler: str
+    sku: str | None
+
+
+def build(command: BuildCommand) -> None:
+    """Build and say what came of it. Raises typer.Exit: 2 for a user's mistake, 1 for a failure."""
+    console = Console(stderr=True, highlight=False)
+    start = time.perf_counter()
+    with user_errors():
+        lists = {name: getattr(command, name) for name in vars(EnginePlan())}
+        given = {name: numbers(name, text) for name, text in lists.items() if text is not None}
+        options = BuildOptions(
+            plan=EnginePlan(**given),
+            precision=command.precision,
+            compiler=COMPILERS[command.compiler](),
+            machine=this_machine(command.sku),
+        )
+        checkpoint, weights = open_checkpoint(command.checkpoint, drafting=False)
+        try:
+            with progress_bar(console) as report:
+                artifact = build_artifact(
+                    checkpoint.config, weights, command.out, options, progress=report
+                )
+        except (KernelBuildError, ProgramError) as error:
+            raise fail(error, 1) from error
+    size = sum(path.stat().st_size for path in artifact.folder.iterdir())
+    console.print(
+        f"built {artifact.folder} in {time.perf_counter() - start:.0f} s: "
+        f"{len(artifact.manifest.programs)} programs, {size / 1e6:.0f} MB"
+    )
+    Console(highlight=False, soft_wrap=True).print(artifact.digest)
+
+
+def verify(folder: Path, sha256: str | None) -> None:
+    """Check every digest, and that this machine and these sources can run it."""
+    with user_errors():
+        artifact = Artifact.open(folder, sha256=sha256)
+        artifact.require_machine()
+    Console(highlight=False).print(_describe(artifact))
+    Console(highlight=False, soft_wrap=True).print(f"sha256 {artifact.digest}")
+
+
+def numbers(name: str, text: str) -> tuple[int, ...]:
+    """ "1,2,4" as numbers. Raises ValueError naming the option."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise ValueError(f"--{name} {text}: must be numbers separated by commas") from error
+
+
+@contextmanager
+def progress_bar(console: Console) -> Iterator[Report]:
+    """A bar on a terminal; elsewhere a line whenever the work changes its kind."""
+    columns = (
+        *(TextColumn("{task.description:32}"), BarColumn(), MofNCompleteColumn()),
+        TimeElapsedColumn(),
+    )
+    if not console.is_terminal:
+        yield _lines(console)
+        return
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda what, done, total: bar.update(
+            task, description=what, completed=done, total=total
+        )
+
+
+def _lines(console: Console) -> Report:
+    said: set[str] = set()
+
+    def report(what: str, _done: int, total: int) -> None:
+        kind = what.partition(" ")[0]
+        if kind not in said:
+            said.add(kind)
+            console.print(f"{kind} ({total})")
+            sys.stderr.flush()
+
+    return report
+
+
+def _describe(artifact: Artifact) -> Table:
+    manifest = artifact.manifest
+    table = Table(show_header=False, box=None, pad_edge=False)
+    machine = manifest.machine
+    table.add_row("artifact", str(artifact.folder))
+    table.add_row("SKU", f"{machine.device}, {machine.arch}, {machine.isa}, torch {machine.torch}")
+    table.add_row("compiler", f"{manifest.compiler}, {manifest.precision}")
+    for name, values in vars(manifest.plan).items():
+        table.add_row(name, " ".join(str(value) for value in values))
+    table.add_row("programs", f"{len(manifest.programs)} for {len(manifest.engines)} engines")
+    for shape, cost in manifest.costs.verify.items():
+        draft = manifest.costs.draft.get(shape, 0.0)
+        table.add_row(f"step {shape}", f"{cost:.0f} us to verify, {draft:.0f} us to draft")
+    table.add_row("model config", manifest.model_config[:16])
+    table.add_row("weight layout", manifest.weight_layout[:16])
+    table.add_row("source", manifest.source[:16])
+    return table

@@ -1,0 +1,109 @@
+"""The engine that a command runs on: eager, a named artifact, or the cache's, built if need be.
+
+Knows where artifacts come from and what to tell the user meanwhile. Keeps true: an artifact that
+the user names is used or refused, never replaced.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from graphs.artifact import Artifact
+from graphs.compile.check import ProgramError
+from graphs.compile.compiler import EagerCompiler
+from graphs.config import ModelConfig
+from graphs.ops.build import KernelBuildError
+from graphs.plan import EnginePlan
+from graphs.weights import ModelWeights
+from runtime.build import BuildOptions
+from runtime.engine import Engine, Precision
+from runtime.programs import programs_of
+from runtime.store import cached_folder, find_or_build
+from runtime.width import AutoWidth, FixedWidth, StepCosts, WidthPolicy
+from server.cli_build import progress_bar
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineRequest:
+    """`draft_tokens` None: the width policy decides. `context` positions are needed."""
+
+    compiler: str
+    artifact: Path | None
+    artifact_sha256: str | None
+    precision: Precision
+    draft_tokens: int | None
+    context: int
+
+
+def make_engine(
+    config: ModelConfig, weights: ModelWeights, request: EngineRequest
+) -> tuple[Engine, WidthPolicy]:
+    """One slot of an engine, and how wide its steps are.
+
+    Raises ValueError with what the user has to change.
+    """
+    if request.compiler == EagerCompiler.name:
+        return _eager(config, weights, request)
+    artifact = _artifact(config, weights, request)
+    artifact.require(config, weights, request.precision)
+    plan = artifact.manifest.plan
+    most = min(artifact.manifest.depths, plan.widths[-1] - 1)
+    wanted = most if request.draft_tokens is None else request.draft_tokens
+    engine = Engine(
+        config,
+        weights,
+        programs=programs_of(artifact),
+        plan=dataclasses.replace(plan, batches=plan.batches[:1]),
+        precision=request.precision,
+        draft_tokens=wanted,
+        context=plan.context_for(request.context),
+    )
+    if request.draft_tokens is not None or not artifact.manifest.costs.verify:
+        return engine, FixedWidth(count=wanted)
+    costs = artifact.manifest.costs
+    policy = AutoWidth(
+        costs=StepCosts.of(costs, plan.batches[0], wanted),
+        rates=list(costs.acceptance[:wanted]),
+        most_rows=max(engine.observed, default=0),
+    )
+    return engine, policy
+
+
+def _eager(
+    config: ModelConfig, weights: ModelWeights, request: EngineRequest
+) -> tuple[Engine, WidthPolicy]:
+    """Small shapes: eager blocks gain nothing from large ones."""
+    if request.artifact is not None or request.artifact_sha256 is not None:
+        raise ValueError("--artifact and --artifact-sha256 have no meaning with --compiler eager")
+    wanted = len(weights.mtp) if request.draft_tokens is None else request.draft_tokens
+    engine = Engine(
+        config,
+        weights,
+        plan=EnginePlan(batches=(1,), prefill=(64,)),
+        precision=request.precision,
+        draft_tokens=wanted,
+        context=request.context,
+    )
+    return engine, FixedWidth(count=wanted)
+
+
+def _artifact(config: ModelConfig, weights: ModelWeights, request: EngineRequest) -> Artifact:
+    if request.artifact is not None:
+        return Artifact.open(request.artifact, sha256=request.artifact_sha256)
+    options = BuildOptions(precision=request.precision)
+    console = Console(stderr=True, highlight=False)
+    folder = cached_folder(config, weights, options)
+    if folder.exists():
+        return Artifact.open(folder, sha256=request.artifact_sha256)
+    if request.artifact_sha256 is not None:
+        raise ValueError("--artifact-sha256 pins an artifact, and none is built: name --artifact")
+    console.print("building this model's engines, once (--compiler eager does without)")
+    try:
+        with progress_bar(console) as report:
+            artifact = find_or_build(config, weights, options, progress=report)
+    except (KernelBuildError, ProgramError) as error:
+        raise ValueError(str(error)) from error
+    console.print(f"built {artifact.folder}")
+    return artifact
