@@ -35,6 +35,7 @@ from graphs.state import make_state
 from graphs.weights import ModelWeights
 from runtime.costs import measure
 from runtime.engine import DTYPES, Precision
+from runtime.programs import COMPILERS
 
 Progress = Callable[[str, int, int], object]  # what, done, of how many
 # Sizes of the state that programs are compiled and checked on: all different, none of them 1.
@@ -47,9 +48,13 @@ class BuildOptions:
 
     plan: EnginePlan = field(default_factory=EnginePlan)
     precision: Precision = "bf16"
-    compiler: Compiler = field(default_factory=InductorCompiler)
+    compiler: str = InductorCompiler.name
     machine: Machine = field(default_factory=this_machine)
     jobs: int | None = None
+
+    def make_compiler(self) -> Compiler:
+        """For the machine's instruction set."""
+        return COMPILERS[self.compiler](self.machine.isa)
 
 
 def build_artifact(
@@ -89,17 +94,18 @@ def _fill(
     chains = list(exercises(model, options.plan))
     dims = OpenDims(model.state)
     tasks = {task.key: task for chain in chains for task in _tasks(chain, dims)}
-    kernels, files = _compile(list(tasks.values()), folder, options, progress)
+    compiler = options.make_compiler()
+    kernels, files = _compile(list(tasks.values()), folder, compiler, options.jobs, progress)
     load_kernels(kernels)
     set_isa(options.machine.isa)
-    _check(model, chains, dims, options.compiler, files, progress)
+    _check(model, chains, dims, compiler, files, progress)
     manifest = Manifest(
         format=FORMAT,
         model_config=config.digest,
         weight_layout=layout_digest(weights),
         source=source_digest(),
         precision=options.precision,
-        compiler=options.compiler.name,
+        compiler=options.compiler,
         depths=model.depths,
         machine=options.machine,
         plan=options.plan,
@@ -141,7 +147,7 @@ def _tasks(chain: Exercise, dims: OpenDims) -> Iterator[Task]:
 
 
 def _compile(
-    tasks: list[Task], folder: Path, options: BuildOptions, progress: Progress
+    tasks: list[Task], folder: Path, compiler: Compiler, jobs: int | None, progress: Progress
 ) -> tuple[Path, dict[str, Path]]:
     """Kernels and programs side by side; the library is copied from the cache."""
     total = len(tasks) + 1
@@ -155,7 +161,7 @@ def _compile(
     progress("compiling kernels", 0, total)
     with ThreadPoolExecutor(1) as pool:
         cached = pool.submit(build_kernels, cache_folder() / "kernels")
-        files = compile_all(options.compiler, tasks, folder, jobs=options.jobs, each=each)
+        files = compile_all(compiler, tasks, folder, jobs=jobs, each=each)
         kernels = Path(shutil.copy(cached.result(), folder))
     each("kernels")
     return kernels, files

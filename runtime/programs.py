@@ -5,7 +5,7 @@ loaded. Keeps true: native code is loaded only after the artifact's digests agre
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from graphs.compile.inductor import InductorCompiler
 from graphs.compile.program import OpenDims, task_of
 from graphs.ops.build import load_kernels, set_isa, set_threads
 
-COMPILERS: Mapping[str, type[Compiler]] = {
+COMPILERS: Mapping[str, Callable[[str], Compiler]] = {
     EagerCompiler.name: EagerCompiler,
     InductorCompiler.name: InductorCompiler,
 }
@@ -58,6 +58,6 @@ def programs_of(artifact: Artifact) -> Programs:
     load_kernels(artifact.kernels)
     set_isa(manifest.machine.isa)
     set_threads(len(os.sched_getaffinity(0)))
-    compiler = COMPILERS[manifest.compiler]()
+    compiler = COMPILERS[manifest.compiler](manifest.machine.isa)
     files = artifact.programs if manifest.compiler != EagerCompiler.name else None
     return Programs(compiler=compiler, files=files)

@@ -25,7 +25,7 @@ def cached_folder(config: ModelConfig, weights: ModelWeights, options: BuildOpti
         "layout": layout_digest(weights),
         "source": source_digest(),
         "precision": options.precision,
-        "compiler": options.compiler.name,
+        "compiler": options.compiler,
         "machine": dataclasses.asdict(options.machine),
         "plan": dataclasses.asdict(options.plan),
     }

@@ -23,7 +23,6 @@ from graphs.plan import EnginePlan
 from runtime.build import BuildOptions, build_artifact, open_checkpoint
 from runtime.build import Progress as Report
 from runtime.engine import Precision
-from runtime.programs import COMPILERS
 from server.errors import fail, user_errors
 
 
@@ -52,7 +51,7 @@ def build(command: BuildCommand) -> None:
         options = BuildOptions(
             plan=EnginePlan(**given),
             precision=command.precision,
-            compiler=COMPILERS[command.compiler](),
+            compiler=command.compiler,
             machine=this_machine(command.sku),
         )
         checkpoint, weights = open_checkpoint(command.checkpoint, drafting=False)

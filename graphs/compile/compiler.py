@@ -28,9 +28,15 @@ class Compiler(Protocol):
 
 
 class EagerCompiler:
-    """Runs blocks as they are written, operator by operator: the reference of every other."""
+    """Runs blocks as they are written, operator by operator: the reference of every other.
+
+    The kernels' instruction set is the operators' own business.
+    """
 
     name = "eager"
+
+    def __init__(self, isa: str = ""):
+        self.isa = isa
 
     def compile(self, task: Task, folder: Path) -> Path | None:
         return None

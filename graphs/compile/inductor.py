@@ -24,11 +24,23 @@ _OPTIONS = {
     "compile_threads": 1,
     # The wrapper only calls operators: optimising it costs a third of the build and gains nothing.
     "aot_inductor.compile_wrapper_opt_level": "O0",
+    "aot_inductor.enable_line_tables": False,
+}
+# Without these the generated code would use whatever the building machine has.
+_ISA_OPTIONS = {
+    "avx512": {"cpp.simdlen": 512, "cpp.march": "x86-64-v4"},
+    "avx2": {"cpp.simdlen": 256, "cpp.march": "x86-64-v3"},
+    "scalar": {"cpp.simdlen": 1},
 }
 
 
 class InductorCompiler:
+    """Compiles for one instruction set of ops/build.py."""
+
     name = "inductor"
+
+    def __init__(self, isa: str):
+        self.isa = isa
 
     def compile(self, task: Task, folder: Path) -> Path:
         from torch._inductor import aoti_compile_and_package
@@ -37,7 +49,8 @@ class InductorCompiler:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of torch about itself
             program = export(task)
-            aoti_compile_and_package(program, package_path=str(path), inductor_configs=_OPTIONS)
+            options = {**_OPTIONS, **_ISA_OPTIONS[self.isa]}
+            aoti_compile_and_package(program, package_path=str(path), inductor_configs=options)
         return path
 
     def load(self, call: Call, program: Path | None) -> Step:
