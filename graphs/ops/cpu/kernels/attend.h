@@ -4,7 +4,7 @@
 // list of octets, and a mask says which keys each row sees; the keys are packed once for all of its
 // query heads. Keeps true: a row's result is the same beside any other rows. Logits are one chain
 // each; exponentials are added octet by octet, lane by lane; values are added in rising position,
-// where a key that is not seen adds zero. Memory that no row sees never meets arithmetic that lasts.
+// where a key that is not seen adds zero. What no row sees, which may be anything, leaves no trace.
 #pragma once
 
 #include <cmath>

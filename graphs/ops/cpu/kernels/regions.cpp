@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kRowsAtOnce = 8;
 constexpr int64_t kTile = kLanes * kColumnTile;  // regions packed at a time
-constexpr int64_t kTilesAtOnce = 4;
+constexpr int64_t kTilesAtOnce = 8;
 constexpr int64_t kHeadsAtOnce = 16;
 
 struct Run {
@@ -73,27 +73,31 @@ void weigh(const RegionsJob& job, const Run& run, int64_t first, const float* do
   }
 }
 
+// The summary of a region; of the last one where there is none.
+const uint8_t* summary(const RegionsJob& job, const Run& run, int64_t region) {
+  if (region >= run.longest) region = run.longest - 1;
+  int64_t per_block = job.regions_a_block();
+  int64_t block = job.places.blocks(run.begin)[region / per_block];
+  return job.summary + (block * per_block + region % per_block) * job.width;
+}
+
 void score(const RegionsJob& job, const Run& run) {
-  const int64_t* blocks = job.places.blocks(run.begin);
-  int64_t depth = words<bf16>(job.width), per_block = job.regions_a_block();
-  int64_t count = run.rows * job.heads;
+  int64_t depth = words<bf16>(job.width), count = run.rows * job.heads;
   parallel_for(run.stride / kTile, kTilesAtOnce, [&](int64_t begin, int64_t end) {
     float* packed = (float*)scratch(Use::weight, depth * kTile * sizeof(float));
     float* dots = (float*)scratch(Use::sums, count * kTile * sizeof(float));
     for (int64_t tile = begin; tile < end; ++tile) {
       for (int64_t at = 0; at < kTile; at += kLanes) {
         const uint8_t* rows[kLanes];
-        for (int64_t lane = 0; lane < kLanes; ++lane) {
-          int64_t region = tile * kTile + at + lane;
-          if (region >= run.longest) region = run.longest - 1;
-          int64_t place = blocks[region / per_block] * per_block + region % per_block;
-          rows[lane] = job.summary + place * job.width;
-        }
+        for (int64_t i = 0; i < kLanes; ++i) rows[i] = summary(job, run, tile * kTile + at + i);
         pack_codes_across(rows, job.width, packed + at, kTile);
       }
+      Ahead next{.count = kTile, .bytes = job.width};
+      for (int64_t i = 0; i < kTile; ++i)
+        next.rows[i] = (const char*)summary(job, run, (tile + 1) * kTile + i);
       multiply<bf16>({.a = run.q, .a_stride = depth, .rows = count,
                       .b = packed, .b_stride = kTile, .columns = kColumnTile, .steps = depth,
-                      .c = dots, .c_stride = kTile, .keep = false, .ahead = nullptr});
+                      .c = dots, .c_stride = kTile, .keep = false, .ahead = &next});
       weigh(job, run, tile * kTile, dots);
     }
   });
@@ -125,11 +129,10 @@ void score_and_choose(const RegionsJob& job, Run run) {
 }
 
 void take_all(const RegionsJob& job, int64_t row) {
-  int64_t past = job.past(row);
-  for (int64_t i = 0; i < job.groups * job.kept; ++i) {
-    int64_t id = i % job.kept;
-    job.out[row * job.groups * job.kept + i] = id < past ? id : -1;
-  }
+  int64_t past = job.past(row), *out = job.out + row * job.groups * job.kept;
+  for (int64_t id = 0; id < job.kept; ++id) out[id] = id < past ? id : -1;
+  for (int64_t group = 1; group < job.groups; ++group)
+    std::memcpy(out + group * job.kept, out, job.kept * sizeof(int64_t));
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Tables of cosines and sines, and q, k, v from projection to their places.
 //
-// Keeps true: heads are independent of each other, so that how they are cut into pieces is not seen;
-// padding rows write nothing.
+// Keeps true: heads are independent of each other, so that how they are cut into pieces does not
+// show; padding rows write nothing.
 #include "kernels/rotary.h"
 
 #include "kernels/head.h"
@@ -12,7 +12,33 @@ namespace fs::FS_ISA {
 namespace {
 
 constexpr int64_t kHeadsAtOnce = 32;
-constexpr int64_t kAnglesAtOnce = 1024;
+constexpr int64_t kTableRowsAtOnce = 16;
+
+// Cosines and sines of the float32 angles, which are the model's, as good as exact for positions
+// up to 2^20: a series in double around the nearest multiple of pi / 2. A plain loop, so that the
+// compiler makes vectors of it.
+void angles(int64_t position, const float* inv, int64_t count, float* __restrict cosines,
+            float* __restrict sines) {
+  constexpr double kRound = 6755399441055744.0;  // 1.5 * 2^52: adding it rounds to a whole number
+  constexpr double kHigh = 0x1.921fb544p+0, kLow = 0x1.0b4611a626331p-34;  // pi / 2 in two parts
+  constexpr double kSine[] = {-1.0 / 6, 1.0 / 120, -1.0 / 5040, 1.0 / 362880, -1.0 / 39916800};
+  constexpr double kCosine[] = {-0.5,        1.0 / 24,       -1.0 / 720,
+                                1.0 / 40320, -1.0 / 3628800, 1.0 / 479001600};
+  for (int64_t i = 0; i < count; ++i) {
+    double angle = (float)position * inv[i];
+    double turned = angle * 0.63661977236758134 + kRound, n = turned - kRound;
+    double r = (angle - n * kHigh) - n * kLow, x = r * r;
+    double s = kSine[4], c = kCosine[5];
+    for (int k = 3; k >= 0; --k) s = s * x + kSine[k];
+    for (int k = 4; k >= 0; --k) c = c * x + kCosine[k];
+    double sine = r + r * (s * x), cosine = 1 + c * x;
+    int64_t quarter;
+    std::memcpy(&quarter, &turned, 8);
+    double first = quarter & 1 ? sine : cosine, second = quarter & 1 ? cosine : sine;
+    cosines[i] = (float)((quarter + 1) & 2 ? -first : first);
+    sines[i] = (float)(quarter & 2 ? -second : second);
+  }
+}
 
 // Where row's key or value of a group lies in a pool.
 template <typename X>
@@ -50,15 +76,12 @@ void run(const RopeWriteJob& job) {
 }  // namespace
 
 void rotary_table(const RotaryTableJob& job) {
-  parallel_for(job.rows * job.half, kAnglesAtOnce, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      int64_t row = i / job.half, pair = i % job.half;
-      // The float32 angle is the model's; its cosine is exact to rounding through double.
-      double angle = (float)job.position[row] * job.inv[pair];
-      float c = (float)std::cos(angle), s = (float)std::sin(angle);
-      float* out = job.out + row * 2 * job.half + pair;
-      out[0] = job.round_bf16 ? rounded<bf16>(c) : c;
-      out[job.half] = job.round_bf16 ? rounded<bf16>(s) : s;
+  parallel_for(job.rows, kTableRowsAtOnce, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      float *c = job.out + row * 2 * job.half, *s = c + job.half;
+      angles(job.position[row], job.inv, job.half, c, s);
+      if (job.round_bf16)
+        for (int64_t i = 0; i < 2 * job.half; ++i) c[i] = rounded<bf16>(c[i]);
     }
   });
 }

@@ -1,4 +1,5 @@
-// The best `kept` of a row's scores, exactly: higher score first, then lower id; ids come out rising.
+// The best `kept` of a row's scores, exactly: the higher score, then the lower id. Ids come out
+// rising.
 //
 // Scores are met in rising id. Those above a threshold that only rises are kept in that order, and
 // when the buffer is full it is cut to the best: an id that ties with the threshold came too late.

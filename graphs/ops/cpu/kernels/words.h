@@ -1,10 +1,10 @@
 // Small matrix products C[i][n] (+)= sum over k of A[i][k] * B[k][n], for attention and scores.
 //
 // Both operands are words of 4 bytes: with avx512 and bf16 a word is two neighbouring elements of
-// the sum, everywhere else one float (bf16 widens exactly). B is packed, so that sixteen columns are
-// one vector: `pack_across` lays rows of memory across the columns (keys of q.k), `pack_along` leaves
-// them along (values of p.v). Keeps true: an element of C is one chain of additions over k in rising
-// order, whatever is computed beside it.
+// the sum, everywhere else one float (bf16 widens exactly). B is packed, so that sixteen columns
+// are one vector: `pack_across` makes a row of memory a column (keys, for q.k), `pack_along` a row
+// (values, for p.v). Keeps true: an element of C is one chain of additions over k in rising order,
+// whatever is computed beside it.
 #pragma once
 
 #include "kernels/operand.h"
@@ -71,7 +71,8 @@ void product_tile(const Product& p, int64_t row, int64_t column, int64_t fetches
   float* c = p.c + row * p.c_stride + column * kLanes;
   V acc[R][N];
   for (int r = 0; r < R; ++r)
-    for (int n = 0; n < N; ++n) acc[r][n] = p.keep ? load(c + r * p.c_stride + n * kLanes) : splat(0);
+    for (int n = 0; n < N; ++n)
+      acc[r][n] = p.keep ? load(c + r * p.c_stride + n * kLanes) : splat(0);
   for (int64_t k = 0; k < p.steps; ++k) {
     for (int64_t i = 0; i < fetches; ++i) p.ahead->fetch();
     V across[N];
