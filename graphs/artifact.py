@@ -14,7 +14,7 @@ from graphs.config import ModelConfig
 from graphs.digests import file_digest, layout_digest, source_digest
 from graphs.errors import ArtifactError
 from graphs.machine import Machine, this_machine
-from graphs.manifest import MANIFEST, Manifest
+from graphs.manifest import MANIFEST, Manifest, rebuild
 from graphs.weights import ModelWeights
 
 
@@ -33,7 +33,8 @@ class Artifact:
         artifact = cls(folder=folder, manifest=manifest)
         if sha256 is not None and sha256.lower() != artifact.digest:
             raise ArtifactError(
-                f"{folder}: its manifest has sha256 {artifact.digest}, pinned was {sha256.lower()}"
+                f"{folder}: its manifest has sha256 {artifact.digest}, pinned was "
+                f"{sha256.lower()}. To see what this artifact is, run: fourstep verify {folder}"
             )
         for name, expected in manifest.files.items():
             path = folder / name
@@ -69,18 +70,19 @@ class Artifact:
             [
                 *self._machine_differences(),
                 *self._model_differences(config, weights, precision),
-            ]
+            ],
+            f"--precision {precision}",
         )
 
     def require_machine(self) -> None:
         """The part of `require` that needs no checkpoint."""
         self._refuse(list(self._machine_differences()))
 
-    def _refuse(self, differences: list[str]) -> None:
+    def _refuse(self, differences: list[str], *options: str) -> None:
         if differences:
             raise ArtifactError(
                 f"the artifact {self.folder} does not fit: {'; '.join(differences)}. "
-                f"{rebuild(self.folder)}"
+                f"{rebuild(self.folder, *options)}"
             )
 
     def _machine_differences(self) -> Iterator[str]:
@@ -103,10 +105,6 @@ def here(built: Machine) -> Machine:
         return this_machine(f"cpu-{built.isa}")
     except ValueError:
         return this_machine()
-
-
-def rebuild(folder: Path) -> str:
-    return f"Remove that folder and run: fourstep build CHECKPOINT --out {folder}"
 
 
 def _differs(name: str, mine: str, built: str) -> Iterator[str]:

@@ -17,6 +17,7 @@ from graphs.plan import EnginePlan
 
 MANIFEST = "manifest.json"
 FORMAT = 1
+BUILD = "fourstep build CHECKPOINT --out"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,27 +74,61 @@ class Manifest:
         """Raises ArtifactError naming the folder and what is wrong with its manifest."""
         path = folder / MANIFEST
         if not path.is_file():
-            raise ArtifactError(f"{folder} is no artifact: it has no {MANIFEST}")
+            raise ArtifactError(
+                f"{folder} is no artifact: it has no {MANIFEST}. "
+                f"To make one, run: {BUILD} DIR, with a new folder"
+            )
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             if not isinstance(found, dict) or found.get("format") != FORMAT:
-                raise ArtifactError(f"{path}: this version reads manifests of format {FORMAT} only")
-            parts: dict[str, Any] = {
-                "machine": Machine(**found["machine"]),
-                "plan": EnginePlan(**_tuples(found["plan"])),
-                "engines": tuple(EngineEntry(**_tuples(e)) for e in found["engines"]),
-                "costs": Costs(**_tuples(found["costs"])),
-            }
-            manifest = cls(**{**found, **parts})
-        except (KeyError, TypeError, ValueError) as error:
+                raise ArtifactError(
+                    f"{path}: this version reads manifests of format {FORMAT} only. "
+                    f"{rebuild(folder)}"
+                )
+            manifest = cls._parse(found)
+        except (AttributeError, TypeError, ValueError) as error:
             if isinstance(error, ArtifactError):
                 raise
-            raise ArtifactError(f"{path} is damaged: {error}") from error
-        names = (manifest.kernels, *manifest.programs.values())
-        if unlisted := [name for name in names if name not in manifest.files or "/" in name]:
-            raise ArtifactError(f"{path} is damaged: it has no sha256 of {unlisted[0]}")
+            raise ArtifactError(f"{path} is damaged: {error}. {rebuild(folder)}") from error
+        return manifest
+
+    @classmethod
+    def _parse(cls, found: Mapping[str, Any]) -> "Manifest":
+        """Raises ValueError naming the field; TypeError or AttributeError for a value's type."""
+        _check_fields(cls, found, MANIFEST)
+        parts: dict[str, Any] = {
+            "machine": _part(Machine, found["machine"], "machine"),
+            "plan": _part(EnginePlan, found["plan"], "plan"),
+            "engines": tuple(_part(EngineEntry, e, "engines") for e in found["engines"]),
+            "costs": _part(Costs, found["costs"], "costs"),
+        }
+        manifest = cls(**{**found, **parts})
+        for field in ("files", "programs"):
+            if not isinstance(found[field], dict):
+                raise ValueError(f"{field} is no object")
+        for name in manifest.files:
+            if name in ("", ".", "..") or "/" in name:
+                raise ValueError(f"{name!r} is not the name of a file in the folder")
+        for name in (manifest.kernels, *manifest.programs.values()):
+            if name not in manifest.files:
+                raise ValueError(f"it has no sha256 of {name!r}")
         return manifest
 
 
-def _tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+def rebuild(folder: Path, *options: str) -> str:
+    """What to tell the user about an artifact that cannot be used."""
+    return f"Remove that folder and run: {' '.join((BUILD, str(folder), *options))}"
+
+
+def _part(kind: type[Any], found: Any, where: str) -> Any:
+    _check_fields(kind, found, where)
+    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
+
+
+def _check_fields(kind: type[Any], found: Any, where: str) -> None:
+    if not isinstance(found, dict):
+        raise ValueError(f"{where} is no object")
+    for name in sorted({field.name for field in dataclasses.fields(kind)} ^ set(found)):
+        raise ValueError(
+            f"{where}: the field {name} is {'unknown' if name in found else 'missing'}"
+        )

@@ -8,6 +8,7 @@ builds and the other waits for it.
 import dataclasses
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 from graphs.artifact import Artifact
@@ -48,5 +49,8 @@ def find_or_build(
     if not folder.exists():
         with locked(folder.with_suffix(".lock")):
             if not folder.exists():
+                # Of a build that was killed; under the lock nobody else builds this artifact.
+                for left in folder.parent.glob(f".{folder.name}.*"):
+                    shutil.rmtree(left)
                 return build_artifact(config, weights, folder, options, progress=progress)
     return Artifact.open(folder)
