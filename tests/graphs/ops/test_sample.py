@@ -104,7 +104,7 @@ def cases(draw: st.DrawFn) -> Draws:
         **{name: [each[name] for each in params] for name in params[0]},
         position=torch.randint(0, 2**40, (entries,), generator=generator),
         tokens=torch.randint(0, min(vocab, 3), (entries, width), generator=generator),
-        counts=torch.randint(0, 3, (entries, vocab), generator=generator, dtype=torch.int32),
+        counts=torch.randint(0, draw(st.integers(1, 3)), (entries, vocab), generator=generator),
         prompt=sets[-entries:],
         bias=torch.randint(-3, 4, (entries, vocab), generator=generator).float(),
         mask=sets,
@@ -140,6 +140,45 @@ def test_the_reference_against_a_plain_implementation(case: Draws) -> None:
 @given(case=cases())
 def test_the_kernels_against_a_plain_implementation(isa: str, case: Draws) -> None:
     check_draws(case)
+
+
+RULES: dict[str, tuple[dict[str, Any], list[int]]] = {
+    "none": ({}, [0, 0, 0]),
+    "repetition of the prompt": ({"repetition": 1.25, "prompt": [0]}, [1, 1, 1]),
+    "repetition of the output": ({"repetition": 1.25, "counts": [1]}, [1, 1, 1]),
+    "repetition once": ({"repetition": 1.08, "prompt": [0], "counts": [3]}, [1, 1, 1]),
+    "presence": ({"presence": 0.15, "counts": [3]}, [1, 1, 1]),
+    "presence of the prompt": ({"presence": 0.15, "prompt": [0]}, [0, 0, 0]),
+    "frequency of two": ({"frequency": 0.04, "counts": [2]}, [0, 0, 0]),
+    "frequency of three": ({"frequency": 0.04, "counts": [3]}, [1, 1, 1]),
+    "drafts": ({"presence": 0.25, "tokens": [[0, 0, 1]]}, [0, 1, 2]),
+    "drafts counted too": ({"frequency": 0.04, "counts": [1], "tokens": [[5, 0, 0]]}, [0, 0, 1]),
+    "a draft of no token": ({"presence": 0.25, "tokens": [[0, -1, 70]]}, [0, 0, 0]),
+    "bias": ({"flags": BIAS, "bias": [0.0, 0.2]}, [1, 1, 1]),
+    "bias not in use": ({"flags": MASK, "bias": [0.0, 0.2], "mask": [0, 1]}, [0, 0, 0]),
+    "mask": ({"flags": MASK, "mask": [2, 69]}, [2, 2, 2]),
+    "mask not in use": ({"flags": BIAS, "mask": [2, 69]}, [0, 0, 0]),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_one_rule_at_a_time(isa: str, rule: str) -> None:
+    """Greedy rows of one entry: logits 2.0, 1.9, 1.8 and far less."""
+    given, expected = RULES[rule]
+    given, vocab = dict(given), 70
+    for name in {"counts", "bias"} & given.keys():
+        values = torch.tensor(given[name])
+        given[name] = torch.cat([values, values.new_zeros(vocab - len(values))])
+    for name in {"prompt", "mask"} & given.keys():
+        given[name] = pack_bits(given[name], vocab)
+    given["mask"] = given.get("mask", pack_bits([], vocab)).repeat(3, 1)
+    given["tokens"] = torch.tensor(given.get("tokens", [[0, 40, 41]]))
+    logits = torch.full((3, vocab), -5.0)
+    logits[:, :3] = torch.tensor([2.0, 1.9, 1.8])
+    made = draws(logits, width=3, temperature=0.0, **given)
+    assert made.run()[0].flatten().tolist() == expected
+    with References():
+        assert made.run()[0].flatten().tolist() == expected
 
 
 def same_bits(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> bool:

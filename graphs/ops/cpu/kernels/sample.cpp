@@ -22,6 +22,7 @@ Key key_of(const Draw& d, int64_t position) {
           static_cast<uint32_t>(d.choice)};
 }
 
+// `first` is the row's largest logit.
 int64_t draw(const Scaled& row, int64_t first, const Draw& d, int64_t position) {
   static thread_local Shortlist list;
   bool all = d.top_k <= 0 || d.top_k >= row.count;
@@ -36,6 +37,7 @@ int64_t draw(const Scaled& row, int64_t first, const Draw& d, int64_t position) 
       return race.winner;
     }
     cut = {entries[kept - 1].scaled(), entries[kept - 1].id()};
+    first = entries[0].id();  // the largest logit need not be: scaled, others may equal it
   }
   race.enter(row, cut, first);
   return race.winner;

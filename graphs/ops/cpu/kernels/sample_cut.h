@@ -65,8 +65,8 @@ inline float top_k_bound(const Scaled& row, int64_t k, std::vector<float>& group
   return (groups[k - 1] - row.top) / row.warm;
 }
 
-// At most every scaled value whose e^s reaches min_p; next to subnormals e^s is coarse.
-inline float min_p_bound(float min_p) { return std::log(min_p) - (min_p < 1e-36f ? 1 : 1e-4f); }
+// Below every scaled value whose e^s reaches min_p, also where e^s is subnormal and so coarse.
+inline float min_p_bound(float min_p) { return std::log(min_p) - 1; }
 
 // A value that the nucleus ends above, and the sum of e^s over the row: the first of a few
 // thresholds that has enough mass above it.

@@ -1,8 +1,8 @@
 // The widest vectors of floats and of 32-bit and 64-bit whole numbers that the instruction set has,
 // as the compiler's own vector types: arithmetic, comparisons and ?: work lane by lane.
 //
-// Included by the sampling kernels alone. Keeps true: an operation gives a lane what it would give a
-// scalar, so neither the width nor the place of an entry among the lanes matters.
+// Included by the sampling kernels alone. Keeps true: an operation gives a lane what it would give
+// a scalar, so neither the width nor the place of an entry among the lanes matters.
 #pragma once
 
 #include <cstdint>

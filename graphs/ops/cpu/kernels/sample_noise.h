@@ -1,9 +1,9 @@
 // The noise of a draw and the race it decides: the token whose scaled logit plus noise is largest.
 //
 // Philox-4x32-10 gives every token a word, from the key of its row; the token's noise is
-// -log(-log(u)) of it in double. That is dear, so a chunk of tokens first passes a test that all who
-// could win pass and few others. Keeps true: the winner is that of working out every token, so it
-// does not depend on the order in which they come.
+// -log(-log(u)) of it in double. That is dear, so a token first takes a test that all who could win
+// pass and few others. Keeps true: the winner is that of working out every token, so it does not
+// depend on the order in which they come.
 #pragma once
 
 #include "kernels/sample_row.h"

@@ -1,7 +1,7 @@
 // A row of logits in chunks of 64: its largest entry, its log-sum-exp, its scaled values.
 //
-// Knows nothing of rules or noise. Keeps true: what an entry becomes depends on the entry, and a sum
-// is taken in one order of chunks and lanes, whatever the number of threads.
+// Knows nothing of rules or noise. Keeps true: what an entry becomes depends on the entry, and a
+// sum is taken in one order of chunks and lanes, whatever the number of threads.
 #pragma once
 
 #include <algorithm>

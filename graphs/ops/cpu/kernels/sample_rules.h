@@ -1,4 +1,4 @@
-// Bias, mask and penalties of one row, written to a copy of it; a row that uses none stays as it is.
+// Bias, mask and penalties of one row, written to a copy of it; a row without any stays as it is.
 //
 // Keeps true: each entry goes through the additions, products and quotients of the torch reference
 // in its order, so both give the same bits; a rule that is off changes none, so it is skipped.
