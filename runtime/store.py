@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import json
 import shutil
+import shutil
 from pathlib import Path
 
 from graphs.artifact import Artifact
