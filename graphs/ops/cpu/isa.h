@@ -1,6 +1,6 @@
 // Which instruction set the kernels use: the best one this machine has, or a lower one that a test
-// asked for. Every file in kernels/ is compiled once per set, in a namespace of that name; FS_ISA is
-// the namespace of the file being compiled.
+// asked for. Every file in kernels/ is compiled once per set, in a namespace of that name; FS_ISA
+// is the namespace of the file being compiled.
 #pragma once
 
 // What Python calls; everything else stays inside the library.

@@ -105,8 +105,8 @@ Pool& pool() {
 
 }  // namespace
 
-// The pieces of one call, a span of neighbours for each thread: what a thread does next usually lies
-// behind what it did last, which is what prefetching counts on. Whoever is done takes from the others.
+// The pieces of one call, a span of neighbours for each thread: what a thread does next usually
+// lies behind what it did last, which prefetching counts on. Whoever is done takes from the others.
 struct Spans {
   struct alignas(64) Span {
     std::atomic<int64_t> next{0};
@@ -149,7 +149,8 @@ void run_pieces(int64_t pieces, Piece piece, void* context) {
   Spans spans(pieces, pieces < threads ? static_cast<int>(pieces) : threads, piece, context);
   p.start(
       static_cast<uint32_t>(spans.count),
-      [](void* raw, int64_t own) { static_cast<Spans*>(raw)->work(static_cast<int>(own)); }, &spans);
+      [](void* raw, int64_t own) { static_cast<Spans*>(raw)->work(static_cast<int>(own)); },
+      &spans);
   while (p.work()) {
   }
   for (int spin = 0; p.unfinished.load(std::memory_order_acquire) > 0; ++spin) {

@@ -1,11 +1,10 @@
 // Reads the rows of a weight matrix as operands, in whatever precision they are stored.
 //
-// A reader holds kOuts neighbouring rows; at(i, s) is step s of row i, part(...) its first elements,
-// for a row's last, incomplete step. Up to kFewGroups groups of activation rows it is faster to decode
-// a weight for each than to keep it in a buffer. Keeps true: decoding gives the same values wherever it is done,
-// in registers for a few activation rows or into a buffer for many. An nvfp4 operand is e2m1 * e4m3,
-// which bf16 holds exactly; the matrix's factor multiplies the finished sum. An fp8 operand is the
-// scaled weight, rounded once to X.
+// A reader holds kOuts neighbouring rows; at(i, s) is step s of row i, part(...) its first
+// elements, for a row's last, incomplete step. Up to kFewGroups groups of activation rows it is faster to
+// decode a weight for each than to keep it in a buffer. Keeps true: decoding gives the same values
+// wherever it is done. An nvfp4 operand is e2m1 * e4m3, which bf16 holds exactly; the matrix's
+// factor multiplies the finished sum. An fp8 operand is the scaled weight, rounded once to X.
 #pragma once
 
 #include "kernels/matrix.h"
@@ -42,6 +41,7 @@ inline int64_t row_of(const Matrix& m, int64_t out) { return out < m.out ? out :
 template <typename X, typename T>
 struct PlainRows {
   static constexpr int64_t kFewGroups = INT64_MAX;
+  static constexpr bool kStreams = sizeof(T) <= sizeof(X);
   const T* row[kOuts];
   int64_t distance;
 
@@ -59,12 +59,15 @@ struct PlainRows {
   FS_APART Operand<X> part(int i, int64_t s, int64_t count) const {
     return operand_of<X>(row[i] + s * kStep<X>, count);
   }
+  // For a walk row by row.
+  FS_INLINE void soon(int i, int64_t s) const { prefetch(row[i] + s * kStep<X>, 16384); }
 };
 
 // Two e2m1 codes a byte and an e4m3 scale for every 16 elements.
 template <typename X>
 struct Nvfp4Rows {
   static constexpr int64_t kFewGroups = 2;
+  static constexpr bool kStreams = false;
   const uint8_t* code[kOuts];
   const uint8_t* scale[kOuts];
   int64_t distance;
@@ -99,9 +102,9 @@ struct Nvfp4Rows {
   FS_INLINE static Operand<X> decode(const uint8_t* codes, const uint8_t* scales) {
 #if defined(__AVX512BF16__)
     if constexpr (sizeof(X) == 2) {
-      __m512i index = _mm512_cvtepu16_epi64(_mm_loadu_si128((const __m128i*)codes));
-      const __m512i shifts = _mm512_set1_epi64(0x000c000800040000);  // a nibble to each word
-      index = _mm512_multishift_epi64_epi8(shifts, index);
+      // b + (b << 12): a nibble at the foot of each word.
+      __m512i index = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)codes));
+      index = _mm512_madd_epi16(index, _mm512_set1_epi32(0x1001));
       // Two tables of 16 values: those of the first scale, and from 32 those of the second.
       const __m512i low = _mm512_set1_epi16(15);
       const __m512i second = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(32), 1);
@@ -111,13 +114,7 @@ struct Nvfp4Rows {
     } else
 #endif
     {
-      float x[kLanes];
-      const float step = kE4m3[scales[0]];
-      for (int j = 0; j < kLanes / 2; ++j) {
-        x[2 * j] = kE2m1[codes[j] & 15] * step;
-        x[2 * j + 1] = kE2m1[codes[j] >> 4] * step;
-      }
-      return {load(x)};
+      return {load_e2m1(codes, kE4m3[scales[0]])};
     }
   }
 };
@@ -126,6 +123,7 @@ struct Nvfp4Rows {
 template <typename X>
 struct Fp8Rows {
   static constexpr int64_t kFewGroups = 1;
+  static constexpr bool kStreams = false;
   const uint8_t* code[kOuts];
   const float* scale[kOuts];
   int64_t distance, in, block;

@@ -1,7 +1,8 @@
 // Feed-forward layers: every expert over the rows that chose it, and the weighted sum of choices.
 //
-// Two parallel passes over all experts at once: gate, up and activation, then down. A dense layer is
-// one expert that every row chose. Keeps true: an expert's weights are read once for all its rows.
+// Two parallel passes over all experts at once: gate, up and activation, then down. A dense layer
+// is one expert that every row chose. Keeps true: an expert's weights are read once for all of its
+// rows.
 #include "kernels/dense.h"
 #include "kernels/product.h"
 #include "pool.h"
@@ -17,13 +18,6 @@ inline V swiglu(V gate, V up, float limit) {
     up = max(splat(-limit), min(splat(limit), up));
   }
   return mul(a, up);
-}
-
-template <typename X>
-inline V round_to(V a) {
-  X stored[kLanes];
-  store(a, stored);
-  return load(stored);
 }
 
 template <typename X>
@@ -68,7 +62,7 @@ struct Layer {
           bool all = there >= kLanes;
           V a = all ? load(gate_y + at) : load_part(gate_y + at, there);
           V b = all ? load(up_y + at) : load_part(up_y + at, there);
-          V both = swiglu(round_to<X>(a), round_to<X>(b), job.limit);
+          V both = swiglu(rounded_to<X>(a), rounded_to<X>(b), job.limit);
           store_packed<X>(both, to.at(g, row - to.first(g), k));
         }
       }
@@ -82,18 +76,31 @@ struct Layer {
       write(y + row * kBlock, end - begin, (X*)job.y + (e.first + row) * job.hidden + begin);
   }
 
+  // Pieces of `pieces` to take at a time, when together they read all the experts' weights.
+  int64_t at_once(int64_t pieces) const {
+    const Expert& e = job.experts[0];
+    int64_t bytes = e.gate.row_bytes() + e.up.row_bytes() + e.down.row_bytes() * job.hidden / width;
+    return pieces_at_once(pieces, bytes * width * job.count, job.assignments / job.count);
+  }
+
   // step(expert, begin, end) over all blocks of `outs` outputs of all experts, in parallel.
   template <typename Step>
   void each_block(int64_t outs, const Step& step) const {
-    int64_t blocks = (outs + kBlock - 1) / kBlock;
-    parallel_for(job.count * blocks, 1, [&](int64_t piece, int64_t) {
-      int64_t begin = piece % blocks * kBlock, end = begin + kBlock;
-      step(job.experts[piece / blocks], begin, end < outs ? end : outs);
+    int64_t blocks = (outs + kBlock - 1) / kBlock, pieces = job.count * blocks;
+    parallel_for(pieces, at_once(pieces), [&](int64_t piece, int64_t last) {
+      for (; piece < last; ++piece) {
+        int64_t begin = piece % blocks * kBlock, end = begin + kBlock;
+        step(job.experts[piece / blocks], begin, end < outs ? end : outs);
+      }
     });
   }
 
   void run() const {
-    parallel_for(job.count, 1, [&](int64_t e, int64_t) { pack(job.experts[e]); });
+    // Few rows are copied before another thread would hear of it.
+    int64_t grain = job.assignments * job.hidden < 1 << 15 ? job.count : 1;
+    parallel_for(job.count, grain, [&](int64_t e, int64_t end) {
+      for (; e < end; ++e) pack(job.experts[e]);
+    });
     each_block(width, [&](const Expert& e, int64_t b, int64_t end) { up(e, b, end); });
     each_block(job.hidden, [&](const Expert& e, int64_t b, int64_t end) { down(e, b, end); });
   }

@@ -6,32 +6,23 @@
 namespace fs::FS_ISA {
 namespace {
 
-// A block of outputs of one matrix.
-struct Cut {
-  int64_t size;  // outputs a block
-  int64_t blocks(const Matrix& m) const { return (m.out + size - 1) / size; }
-};
+inline int64_t blocks(const Matrix& m) { return (m.out + kBlock - 1) / kBlock; }
 
 template <typename X>
-void run(const LinearJob& job) {
-  PackedRows<X> x{nullptr, job.rows, job.in};
-  x.data = (Packed<X>*)scratch(Use::rows, x.elements() * sizeof(Packed<X>));
-  for (int64_t g = 0; g < x.groups(); ++g)
-    pack_group<X, X>(x, g, [&](int64_t i) { return (const X*)job.x + i * job.x_stride; });
-  int64_t width = 0, pieces = 0;
-  Cut cut{kBlock};
-  for (int64_t i = 0; i < job.count; ++i) {
-    width += job.matrices[i].out;
-    pieces += cut.blocks(job.matrices[i]);
-  }
-  parallel_for(pieces, 1, [&](int64_t piece, int64_t) {
+struct Linear {
+  const LinearJob& job;
+  PackedRows<X> x;
+  int64_t width = 0;  // outputs of all matrices
+
+  // Block `piece` of the blocks of all matrices in turn.
+  void block(int64_t piece) const {
     const Matrix* m = job.matrices;
     int64_t column = 0;
-    for (; piece >= cut.blocks(*m); ++m) {
-      piece -= cut.blocks(*m);
+    for (; piece >= blocks(*m); ++m) {
+      piece -= blocks(*m);
       column += m->out;
     }
-    int64_t begin = piece * cut.size, end = begin + cut.size < m->out ? begin + cut.size : m->out;
+    int64_t begin = piece * kBlock, end = begin + kBlock < m->out ? begin + kBlock : m->out;
     float* y = (float*)scratch(Use::sums, job.rows * kBlock * sizeof(float));
     product<X>(x, *m, begin, end, y, kBlock);
     for (int64_t row = 0; row < job.rows; ++row) {
@@ -39,11 +30,30 @@ void run(const LinearJob& job) {
       if (job.out_bf16) write(y + row * kBlock, end - begin, (bf16*)job.out + at);
       else write(y + row * kBlock, end - begin, (float*)job.out + at);
     }
-  });
-}
+  }
+
+  void run() {
+    x.data = (Packed<X>*)scratch(Use::rows, x.elements() * sizeof(Packed<X>));
+    for (int64_t g = 0; g < x.groups(); ++g)
+      pack_group<X, X>(x, g, [&](int64_t i) { return (const X*)job.x + i * job.x_stride; });
+    int64_t pieces = 0, bytes = 0;
+    for (int64_t i = 0; i < job.count; ++i) {
+      width += job.matrices[i].out;
+      pieces += blocks(job.matrices[i]);
+      bytes += job.matrices[i].out * job.matrices[i].row_bytes();
+    }
+    int64_t grain = pieces_at_once(pieces, bytes, job.rows);
+    parallel_for(pieces, grain, [&](int64_t piece, int64_t end) {
+      for (; piece < end; ++piece) block(piece);
+    });
+  }
+};
 
 }  // namespace
 
-void linear(const LinearJob& job) { job.act_bf16 ? run<bf16>(job) : run<float>(job); }
+void linear(const LinearJob& job) {
+  if (job.act_bf16) Linear<bf16>{job, {nullptr, job.rows, job.in}}.run();
+  else Linear<float>{job, {nullptr, job.rows, job.in}}.run();
+}
 
 }  // namespace fs::FS_ISA

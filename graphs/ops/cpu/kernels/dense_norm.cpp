@@ -30,7 +30,8 @@ void norm_row(const T* x, const W* weight, int64_t width, float eps, Out* out) {
 
 template <typename T, typename W, typename Out>
 void run(const NormJob& job) {
-  int64_t grain = job.rows * job.width <= kSerial ? job.rows : (kSerial / 4 + job.width) / job.width;
+  bool alone = job.rows * job.width <= kSerial;
+  int64_t grain = alone ? job.rows : (kSerial / 4 + job.width) / job.width;
   parallel_for(job.rows, grain, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row)
       norm_row((const T*)job.x + row * job.x_stride, (const W*)job.weight, job.width, job.eps,

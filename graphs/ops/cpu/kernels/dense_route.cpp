@@ -54,11 +54,16 @@ void run(const RouteJob& job) {
   float* p = (float*)scratch(Use::results, job.rows * m.out * sizeof(float));
   for (int64_t g = 0; g < x.groups(); ++g)
     pack_group<float, T>(x, g, [&](int64_t i) { return (const T*)job.h + i * job.h_stride; });
-  parallel_for(m.out, kBlock, [&](int64_t begin, int64_t end) {
-    float* y = (float*)scratch(Use::sums, job.rows * kBlock * sizeof(float));
-    product<float>(x, m, begin, end, y, kBlock);
-    for (int64_t row = 0; row < job.rows; ++row)
-      std::memcpy(p + row * m.out + begin, y + row * kBlock, (end - begin) * sizeof(float));
+  int64_t blocks = (m.out + kBlock - 1) / kBlock;
+  int64_t grain = pieces_at_once(blocks, m.out * m.row_bytes(), job.rows);
+  parallel_for(blocks, grain, [&](int64_t block, int64_t last) {
+    for (; block < last; ++block) {
+      int64_t begin = block * kBlock, end = begin + kBlock < m.out ? begin + kBlock : m.out;
+      float* y = (float*)scratch(Use::sums, job.rows * kBlock * sizeof(float));
+      product<float>(x, m, begin, end, y, kBlock);
+      for (int64_t row = 0; row < job.rows; ++row)
+        std::memcpy(p + row * m.out + begin, y + row * kBlock, (end - begin) * sizeof(float));
+    }
   });
   parallel_for(job.rows, 16, [&](int64_t row, int64_t end) {
     for (; row < end; ++row) route_row(job, row, p + row * m.out);

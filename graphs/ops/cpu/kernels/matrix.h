@@ -11,8 +11,9 @@ enum class Format : int { bf16, f32, fp8, nvfp4 };
 struct Matrix {
   Format format = Format::bf16;
   const char* weight = nullptr;
-  const char* scale = nullptr;  // fp8: f32 [out / block_out, in / block_in]; nvfp4: e4m3 [out, in / 16]
-  float factor = 1;             // multiplies every sum: nvfp4's second scale
+  // fp8: f32 [out / block_out, in / block_in], rounded up; nvfp4: e4m3 [out, in / 16].
+  const char* scale = nullptr;
+  float factor = 1;  // multiplies every sum: nvfp4's second scale
   int64_t out = 0, in = 0;
   int64_t block_out = 1, block_in = 1;
 

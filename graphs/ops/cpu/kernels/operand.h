@@ -1,15 +1,15 @@
-// What a product multiplies: 64 bytes of consecutive elements of a row, ready for one instruction.
+// What a product multiplies: 64 bytes of consecutive elements of a row, for one instruction.
 //
 // X is the activation type. With avx512 a bf16 operand is 32 bf16 values and lane i of a sum takes
-// elements 2i and 2i + 1; everywhere else an operand is 16 floats (bf16 widens exactly). Keeps true:
-// a sum is one accumulator of 16 lanes over the operands in rising order, then the tree of sum(), so
-// its bits depend on its two rows alone, not on how many others are computed beside it.
+// elements 2i and 2i + 1; everywhere else an operand is 16 floats (bf16 widens exactly). Keeps
+// true: a sum is one accumulator of 16 lanes over the operands in rising order, then the tree of
+// sum(), so its bits depend on its two rows alone, not on how many others are computed beside it.
 #pragma once
 
 #include "kernels/vec.h"
 
-// For what an inner loop is made of. Also, gcc takes a function that only prefetches for one without
-// effects and drops its calls, unless it has inlined it before it looks.
+// For what an inner loop is made of. Also, gcc takes a function that only prefetches for one
+// without effects and drops its calls, unless it has inlined it before it looks.
 #define FS_INLINE inline __attribute__((always_inline))
 // For what would only make an inner loop longer.
 #define FS_APART __attribute__((noinline))
@@ -63,16 +63,17 @@ inline V mac(V acc, Operand<X> a, Operand<X> b) {
   return fma(a.v, b.v, acc);
 }
 
+// Every lane rounded to X.
+template <typename X>
+inline V rounded_to(V a) {
+  if constexpr (sizeof(X) == 4) return a;
+  else return round_lanes(a);
+}
 // Sixteen values as products read them: rounded to X, in the packed type.
 template <typename X>
 inline void store_packed(V a, Packed<X>* p) {
-  if constexpr (sizeof(Packed<X>) == 2 || sizeof(X) == 4) {
-    store(a, p);
-  } else {
-    X narrow[kLanes];
-    store(a, narrow);
-    store(load(narrow), p);
-  }
+  if constexpr (sizeof(Packed<X>) == 2) store(a, p);
+  else store(rounded_to<X>(a), p);
 }
 
 // An operand of values still to be rounded to X: kStep<X> of them, in order.
@@ -82,12 +83,7 @@ inline Operand<X> rounded_operand(const V* a) {
   if constexpr (sizeof(Packed<X>) == 2) return {_mm512_cvtne2ps_pbh(a[1].v, a[0].v)};
   else
 #endif
-  if constexpr (sizeof(X) == 4) return {a[0]};
-  else {
-    X narrow[kLanes];
-    store(a[0], narrow);
-    return {load(narrow)};
-  }
+  return {rounded_to<X>(a[0])};
 }
 
 // An operand from T in memory: rounded to X where T is wider, the first `count` elements and zeros.

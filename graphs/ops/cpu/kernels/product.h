@@ -48,11 +48,17 @@ void pack_group(const PackedRows<X>& x, int64_t g, const RowAt& row) {
   }
 }
 
-// y[row * ys + out - begin] = x[row] . m[out] for outs [begin, end), at most kBlock of them. A row of
-// y has kBlock places, of which those after the last out are written too.
+// y[row * ys + out - begin] = x[row] . m[out] for outs [begin, end), at most kBlock of them. A row
+// of y has kBlock places, of which those after the last out are written too.
 template <typename X>
 void product(const PackedRows<X>& x, const Matrix& m, int64_t begin, int64_t end, float* y,
              int64_t ys);
+
+// Pieces to take at a time: one, or all when the work is done before another thread would help.
+inline int64_t pieces_at_once(int64_t pieces, int64_t weight_bytes, int64_t rows) {
+  constexpr int64_t alone = 1 << 16;
+  return weight_bytes * (1 + rows / 8) < alone ? pieces : 1;
+}
 
 // `count` sums, rounded to T.
 template <typename T>

@@ -59,9 +59,50 @@ inline V load_e4m3(const uint8_t* p) {
   __mmask16 nan = _mm256_cmpeq_epi16_mask(magnitude, _mm256_set1_epi16(0x7f00));
   __m512 x = _mm512_mul_ps(_mm512_cvtph_ps(half), _mm512_set1_ps(256));
   return {_mm512_mask_mov_ps(x, nan, _mm512_set1_ps(__builtin_nanf("")))};
+#elif defined(__AVX2__)
+  auto eight = [](const uint8_t* bytes) {
+    __m256i code = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)bytes));
+    __m256i magnitude = _mm256_and_si256(code, _mm256_set1_epi32(0x7f));
+    __m256i normal = _mm256_slli_epi32(magnitude, 20);
+    normal = _mm256_add_epi32(normal, _mm256_set1_epi32(120 << 23));
+    __m256 small = _mm256_mul_ps(_mm256_cvtepi32_ps(magnitude), _mm256_set1_ps(1.0f / 512));
+    __m256i tiny = _mm256_cmpgt_epi32(_mm256_set1_epi32(8), magnitude);
+    __m256i nan = _mm256_cmpeq_epi32(magnitude, _mm256_set1_epi32(0x7f));
+    __m256i bits = _mm256_blendv_epi8(normal, _mm256_castps_si256(small), tiny);
+    bits = _mm256_or_si256(bits, _mm256_and_si256(nan, _mm256_set1_epi32(0x7fc00000)));
+    __m256i sign = _mm256_slli_epi32(_mm256_andnot_si256(_mm256_set1_epi32(0x7f), code), 24);
+    return _mm256_castsi256_ps(_mm256_or_si256(bits, sign));
+  };
+  return {eight(p), eight(p + 8)};
 #else
   float x[kLanes];
   for (int i = 0; i < kLanes; ++i) x[i] = kE4m3[p[i]];
+  return load(x);
+#endif
+}
+
+// Sixteen e2m1 codes in eight bytes, each times `scale`.
+inline V load_e2m1(const uint8_t* p, float scale) {
+#if defined(__AVX2__)
+  __m128i bytes = _mm_loadl_epi64((const __m128i*)p), low = _mm_set1_epi8(15);
+  __m128i high = _mm_and_si128(_mm_srli_epi16(bytes, 4), low);
+  __m128i codes = _mm_unpacklo_epi8(_mm_and_si128(bytes, low), high);
+  const __m128i doubled =
+      _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
+  __m128i x = _mm_shuffle_epi8(doubled, codes);
+#if defined(__AVX512F__)
+  return mul({_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x))}, splat(scale / 2));
+#else
+  V wide = {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)),
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(x, 8)))};
+  return mul(wide, splat(scale / 2));
+#endif
+#else
+  float x[kLanes];
+  for (int i = 0; i < kLanes / 2; ++i) {
+    x[2 * i] = kE2m1[p[i] & 15] * scale;
+    x[2 * i + 1] = kE2m1[p[i] >> 4] * scale;
+  }
   return load(x);
 #endif
 }

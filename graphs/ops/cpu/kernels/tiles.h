@@ -1,8 +1,8 @@
 // The inner loops of a product: tiles of kOuts weight rows and at most kRows activation rows.
 //
-// Few rows: the weight is decoded in registers and read once, at the speed of memory. Many: a block
-// of it is decoded into a buffer, which every group of rows reads from the cache. Keeps true: either
-// way one output element is the same sequence of operations.
+// Few rows: the weight is decoded in registers and read once, at the speed of memory. Many: a tile
+// of it is decoded into a buffer, which every group of rows reads from the cache. Keeps true:
+// either way one output element is the same sequence of operations.
 #pragma once
 
 #include "kernels/decode.h"
@@ -13,6 +13,7 @@ namespace fs::FS_ISA {
 // kOuts weight rows in a buffer, step by step.
 template <typename X>
 struct BufferRows {
+  static constexpr bool kStreams = false;
   const Packed<X>* data;
   Operand<X> at(int i, int64_t s) const {
     return load_operand<X>(data + (s * kOuts + i) * kStep<X>);
@@ -21,25 +22,17 @@ struct BufferRows {
   void ahead(int64_t) const {}
 };
 
-// One group of R rows times the kOuts rows of w: `whole` steps and `rest` elements.
-template <typename X, int R, typename Rows>
-void tile(const Packed<X>* x, const Rows& w, int64_t whole, int64_t rest, float factor, float* y,
-          int64_t ys) {
-  V acc[R][kOuts];
+template <int R>
+FS_INLINE void clear(V (&acc)[R][kOuts]) {
 #pragma GCC unroll 8
   for (auto& row : acc)
     for (V& a : row) a = splat(0);
-  for (int64_t s = 0; s < whole; ++s) {
-    w.ahead(s);
-    Operand<X> b[kOuts];
-#pragma GCC unroll 8
-    for (int o = 0; o < kOuts; ++o) b[o] = w.at(o, s);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      Operand<X> a = load_operand<X>(x + (s * R + r) * kStep<X>);
-      for (int o = 0; o < kOuts; ++o) acc[r][o] = mac(acc[r][o], b[o], a);
-    }
-  }
+}
+
+// The last, incomplete step of a tile, and the sums.
+template <typename X, int R, typename Rows>
+FS_INLINE void finish(const Packed<X>* x, const Rows& w, int64_t whole, int64_t rest, float factor,
+                      float* y, int64_t ys, V (&acc)[R][kOuts]) {
   if (rest) {
 #pragma GCC unroll 8
     for (int o = 0; o < kOuts; ++o) {
@@ -51,6 +44,48 @@ void tile(const Packed<X>* x, const Rows& w, int64_t whole, int64_t rest, float 
   }
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) sums<kOuts>(acc[r], factor, y + r * ys);
+}
+
+// One group of R rows times the kOuts rows of w, step by step: `whole` steps and `rest` elements.
+template <typename X, int R, typename Rows>
+void tile(const Packed<X>* x, const Rows& w, int64_t whole, int64_t rest, float factor, float* y,
+          int64_t ys) {
+  V acc[R][kOuts];
+  clear(acc);
+  for (int64_t s = 0; s < whole; ++s) {
+    w.ahead(s);
+    Operand<X> b[kOuts];
+#pragma GCC unroll 8
+    for (int o = 0; o < kOuts; ++o) b[o] = w.at(o, s);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      Operand<X> a = load_operand<X>(x + (s * R + r) * kStep<X>);
+      for (int o = 0; o < kOuts; ++o) acc[r][o] = mac(acc[r][o], b[o], a);
+    }
+  }
+  finish<X, R>(x, w, whole, rest, factor, y, ys, acc);
+}
+
+// The same, weight row after weight row: memory is read in its order, which is faster while the
+// activations leave room in the first cache. With few of them the processor itself runs far ahead.
+template <typename X, int R, typename Rows>
+void stream(const Packed<X>* x, const Rows& w, int64_t whole, int64_t rest, float factor, float* y,
+            int64_t ys) {
+  V acc[R][kOuts];
+  clear(acc);
+  for (int o = 0; o < kOuts; ++o) {
+    V row[R];
+    for (int r = 0; r < R; ++r) row[r] = splat(0);
+    for (int64_t s = 0; s < whole; ++s) {
+      if constexpr (R > 3) w.soon(o, s);
+      Operand<X> b = w.at(o, s);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r)
+        row[r] = mac(row[r], b, load_operand<X>(x + (s * R + r) * kStep<X>));
+    }
+    for (int r = 0; r < R; ++r) acc[r][o] = row[r];
+  }
+  finish<X, R>(x, w, whole, rest, factor, y, ys, acc);
 }
 
 // Calls body with Count<R> for R = rows, in 1..most.
@@ -71,9 +106,15 @@ template <typename X, typename Rows>
 inline void groups_tile(const PackedRows<X>& x, int64_t first, int64_t last, const Rows& w,
                         int64_t whole, int64_t rest, float factor, float* y, int64_t ys) {
   for (int64_t g = first; g < last; ++g) {
-    int64_t row = x.first(g);
-    with_count<kRows>(x.first(g + 1) - row, [&](auto count) {
-      tile<X, decltype(count)::value>(x.group(g), w, whole, rest, factor, y + row * ys, ys);
+    int64_t row = x.first(g), rows = x.first(g + 1) - row;
+    bool small = rows * x.steps() * 64 <= (rows == 1 ? 32 : 12) << 10;
+    with_count<kRows>(rows, [&](auto count) {
+      constexpr int R = decltype(count)::value;
+      if constexpr (Rows::kStreams) {
+        if (small && x.groups() == 1)
+          return stream<X, R>(x.group(g), w, whole, rest, factor, y + row * ys, ys);
+      }
+      tile<X, R>(x.group(g), w, whole, rest, factor, y + row * ys, ys);
     });
   }
 }

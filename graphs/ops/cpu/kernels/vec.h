@@ -135,20 +135,44 @@ inline V scale_by_power(V a, V n) { FS_EACH(std::ldexp(a.x[i], (int)n.x[i])) }
 
 #endif
 
-inline void store(V a, bf16* p) {
+// Every lane as round_bf16 rounds it, widened again.
+inline V round_lanes(V a) {
 #if defined(__AVX512F__)
-  // round_bf16 on every lane
-  __m512i bits = _mm512_castps_si512(a.v), even = _mm512_srli_epi32(bits, 16);
-  __m512i odd = _mm512_and_si512(even, _mm512_set1_epi32(1));
+  __m512i bits = _mm512_castps_si512(a.v), top = _mm512_set1_epi32(0xffff0000);
+  __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
   __m512i near = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-  __m512i quiet = _mm512_or_si512(even, _mm512_set1_epi32(0x40));
   __mmask16 nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
-  __m512i word = _mm512_mask_mov_epi32(_mm512_srli_epi32(near, 16), nan, quiet);
-  _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(word));
+  near = _mm512_mask_or_epi32(near, nan, bits, _mm512_set1_epi32(0x400000));
+  return {_mm512_castsi512_ps(_mm512_and_si512(near, top))};
+#elif defined(__AVX2__)
+  auto half = [](__m256 x) {
+    __m256i bits = _mm256_castps_si256(x), top = _mm256_set1_epi32(0xffff0000);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    __m256i near = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    __m256 nan = _mm256_cmp_ps(x, x, _CMP_UNORD_Q);
+    near = _mm256_blendv_epi8(near, quiet, _mm256_castps_si256(nan));
+    return _mm256_castsi256_ps(_mm256_and_si256(near, top));
+  };
+  return {half(a.lo), half(a.hi)};
 #else
-  float x[kLanes];
-  store(a, x);
-  for (int i = 0; i < kLanes; ++i) p[i] = round_bf16(x[i]);
+  for (float& x : a.x) x = rounded<bf16>(x);
+  return a;
+#endif
+}
+
+inline void store(V a, bf16* p) {
+  a = round_lanes(a);
+#if defined(__AVX512F__)
+  __m512i words = _mm512_srli_epi32(_mm512_castps_si512(a.v), 16);
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(words));
+#elif defined(__AVX2__)
+  __m256i lo = _mm256_srli_epi32(_mm256_castps_si256(a.lo), 16);
+  __m256i hi = _mm256_srli_epi32(_mm256_castps_si256(a.hi), 16);
+  __m256i mixed = _mm256_packus_epi32(lo, hi);  // the 128-bit halves of lo and hi alternate
+  _mm256_storeu_si256((__m256i*)p, _mm256_permute4x64_epi64(mixed, 0xd8));
+#else
+  for (int i = 0; i < kLanes; ++i) p[i] = round_bf16(a.x[i]);
 #endif
 }
 
@@ -194,7 +218,8 @@ inline V exp(V x) {
   V r = fma(n, splat(-0.693359375f), inside);  // ln 2 in two parts: r is exact to rounding
   r = fma(n, splat(2.12194440e-4f), r);
   V p = splat(1.0f / 5040);
-  for (float c : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) p = fma(p, r, splat(c));
+  for (float c : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f})
+    p = fma(p, r, splat(c));
   // Two steps, because 2^128 is not a float.
   return scale_by_power(mul(p, splat(2.0f)), sub(n, splat(1.0f)));
 }
