@@ -222,6 +222,9 @@ def bench_command(
     threads: Annotated[
         int, typer.Option(min=0, help="Threads of kernels and of the memory test; 0: every core.")
     ] = 0,
+    compiler: Annotated[
+        CompilerName, typer.Option(help="eager runs the kernels without compiled blocks.")
+    ] = CompilerName.inductor,
     plots: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write plots as PNG files.")
     ] = None,
@@ -250,6 +253,7 @@ def bench_command(
             synthetic=synthetic,
             dims=tuple(dim or ()),
             measured=measured,
+            compiler=compiler.value,
             plots=plots,
             json=as_json,
         )

@@ -16,13 +16,18 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from graphs.checkpoint import Checkpoint
+from graphs.compile.check import ProgramError
+from graphs.ops.build import KernelBuildError, set_threads
 from graphs.plan import EnginePlan
 from graphs.synthetic import SyntheticDims
 from graphs.synthetic_weights import write_synthetic
 from runtime.bench.plots import write_plots
 from runtime.bench.run import ForcedError, Options, Subject, check, measure
 from runtime.bench.tables import LEGEND, Table, tables, to_json
-from runtime.programs import Programs
+from runtime.build import BuildOptions
+from runtime.programs import programs_of
+from runtime.store import find_or_build
+from server.cli_build import progress_bar
 from server.errors import fail, user_errors
 
 WIDE = 120
@@ -36,22 +41,17 @@ class BenchOptions:
     synthetic: bool
     dims: tuple[str, ...]
     measured: Options
+    compiler: str
     plots: Path | None
     json: bool
 
 
 def run(options: BenchOptions) -> None:
     """Measure and print. Raises typer.Exit: 2 for a user's mistake, 1 for a failure."""
-    console = Console(stderr=True)
+    console = Console(stderr=True, highlight=False)
     with _checkpoint(options) as checkpoint:
         with user_errors():
-            subject = Subject(
-                config=checkpoint.config,
-                weights=checkpoint.load(mtp=options.measured.widths[-1] > 1),
-                programs=Programs(),
-                plan=EnginePlan(),
-            )
-            check(subject, options.measured)
+            subject = _subject(checkpoint, options, console)
         with console.status("preparing") as status:
             try:
                 result = measure(subject, options.measured, status.update)
@@ -66,6 +66,23 @@ def run(options: BenchOptions) -> None:
         with user_errors():
             written = write_plots(result, options.plots, stem)
         console.print(f"plots: {', '.join(map(str, written))}")
+
+
+def _subject(checkpoint: Checkpoint, options: BenchOptions, console: Console) -> Subject:
+    """The model with the cache's engines for the shapes to be measured, built if need be."""
+    measured = options.measured
+    config, weights = checkpoint.config, checkpoint.load(mtp=not checkpoint.missing_mtp)
+    plan = EnginePlan(widths=measured.widths, batches=measured.batches)
+    check(config, weights, measured)
+    building = BuildOptions(plan=plan, compiler=options.compiler)
+    try:
+        with progress_bar(console) as report:
+            artifact = find_or_build(config, weights, building, progress=report)
+    except (KernelBuildError, ProgramError) as error:
+        raise ValueError(str(error)) from error
+    programs = programs_of(artifact)
+    set_threads(measured.threads)
+    return Subject(config=config, weights=weights, programs=programs, plan=plan)
 
 
 @contextmanager

@@ -99,9 +99,9 @@ class Subject:
         )
 
 
-def check(subject: Subject, options: Options) -> None:
+def check(config: ModelConfig, weights: ModelWeights, options: Options) -> None:
     """Raises ValueError for what the model cannot run."""
-    depths, positions = len(subject.weights.mtp), subject.config.max_positions
+    depths, positions = len(weights.mtp), config.max_positions
     if options.widths[-1] > 1 + depths:
         raise ValueError(
             f"width = {options.widths[-1]}: this model has {depths} MTP layers, so 1 to "
@@ -114,7 +114,7 @@ def check(subject: Subject, options: Options) -> None:
 def measure(subject: Subject, options: Options, progress: Progress) -> Result:
     """Everything. Raises ValueError for what the model cannot run, ForcedError for engines whose
     tokens depend on the width."""
-    check(subject, options)
+    check(subject.config, subject.weights, options)
     progress("binding engines")
     engines = {width: subject.engine(width, options) for width in options.widths}
     tracks = record_tracks(engines[min(engines)], options, progress)

@@ -13,6 +13,7 @@ from server.cli_bench import parse_dims
 RUNNER = CliRunner()
 DIMS = [part for name, value in vars(SMALL).items() for part in ("--dim", f"{name}={value}")]
 QUICK = ["--rounds", "1", "--steps", "2", "--prefix", "8", "--batch", "1", "--width", "2"]
+QUICK += ["--compiler", "eager", "--threads", "1"]
 
 
 def bench(*arguments: str) -> tuple[int, str, str]:
