@@ -9,7 +9,6 @@ import dataclasses
 import hashlib
 import json
 import shutil
-import shutil
 from pathlib import Path
 
 from graphs.artifact import Artifact
