@@ -20,6 +20,7 @@ from graphs.weights import ModelWeights
 # Random values are drawn once a type and repeated; the length is odd, so that no two rows agree.
 _PERIOD = 1_000_003
 _MATRIX_RMS = 1.5  # of x @ W for x of size 1, in every format
+_CLAMPED_GAIN = 8.0  # of gate and up: a clamp that no value reaches could be missing unseen
 _NVFP4_RMS = 3.1  # of uniformly random e2m1 codes
 _NORM_SPREAD = 0.2
 
@@ -85,9 +86,9 @@ def _draw(like: Tensor, path: str) -> Tensor:
     else:
         values = torch.randn(count, generator=generator) * _scale(like, path)
         if path.endswith("scale_2"):
-            values = values.abs() * 0 + _MATRIX_RMS / _NVFP4_RMS
+            values = values.abs() * 0 + _gain(path) * _MATRIX_RMS / _NVFP4_RMS
         elif "scale_inv" in path:
-            values = values.abs() * 0 + 2.0**-9
+            values = values.abs() * 0 + _gain(path) * 2.0**-9
         values = values.to(like.dtype)
     out = torch.empty(like.shape, dtype=values.dtype)
     flat = out.view(-1)
@@ -112,4 +113,9 @@ def _scale(like: Tensor, path: str) -> float:
         return _NORM_SPREAD
     if path == "":  # embedding or head
         return 1.0 if like.shape[0] < like.shape[1] else like.shape[1] ** -0.5
-    return _MATRIX_RMS * like.shape[-1] ** -0.5
+    return _gain(path) * _MATRIX_RMS * like.shape[-1] ** -0.5
+
+
+def _gain(path: str) -> float:
+    clamped = "feed_forward" in path and (".gate" in path or ".up" in path)
+    return _CLAMPED_GAIN if clamped else 1.0
