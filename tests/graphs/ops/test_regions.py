@@ -132,14 +132,16 @@ def test_ties_go_to_the_lower_region(isa: str, regions: int) -> None:
         assert torch.equal(indexer.choose()[0], best.expand(2, -1))
 
 
-@pytest.mark.parametrize("order", ["rising", "falling", "flat"])
+@pytest.mark.parametrize("order", ["rising", "falling", "flat", "early"])
 def test_scores_in_order_are_selected_as_well(isa: str, order: str) -> None:
-    """Rising scores pass the threshold every time, falling ones never."""
+    """Rising scores pass the threshold every time, falling ones never; and the best ones, soon
+    after the buffer was first full, are still there when it has been full again."""
     regions, topk = 4000, 40
     rows = make_rows([(regions * 8, 1)], columns=regions // 8 + 1)
     indexer = Indexer(rows, BF16, topk=topk)
     steps = torch.arange(regions) * 60 // regions  # codes of e4m3, which rise
-    codes = {"rising": steps, "falling": steps.flip(0), "flat": torch.zeros_like(steps)}[order]
+    early = torch.where((steps > 18) & (steps < 20), 60, steps)
+    codes = {"rising": steps, "falling": steps.flip(0), "flat": 0 * steps, "early": early}[order]
     wanted = (codes + 8).to(torch.uint8).view(torch.float8_e4m3fn).float()
     scored(indexer, wanted)
     best = wanted.sort(descending=True, stable=True).indices[:topk].sort().values

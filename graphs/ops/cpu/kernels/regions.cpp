@@ -60,15 +60,13 @@ void weigh(const RegionsJob& job, const Run& run, int64_t first, const float* do
   int64_t per_group = job.heads / job.groups;
   for (int64_t i = 0; i < run.rows * job.groups; ++i) {
     const float *w = run.w + i * per_group, *dot = dots + i * per_group * kTile;
-    for (int64_t at = 0; at < kTile; at += kLanes) {
+    for (int64_t at = 0; at < kTile; at += kLanes) {  // the last addition turns -0 to 0
       V score = splat(0);
       for (int64_t h = 0; h < per_group; ++h) {
         V product = mul(splat(w[h]), max(splat(0), load(dot + h * kTile + at)));
         score = h ? add(score, product) : product;
       }
-      // No NaN, which has no rank, and no minus zero.
-      score = add(max(score, splat(-INFINITY)), splat(0));
-      store(score, run.scores + i * run.stride + first + at);
+      store(add(score, splat(0)), run.scores + i * run.stride + first + at);
     }
   }
 }

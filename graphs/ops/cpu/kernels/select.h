@@ -85,7 +85,7 @@ struct Best {
     threshold = score_of(last);
   }
 
-  // scores [n], without -0 and NaN, n >= kept; out [kept].
+  // scores [n] without -0, n >= kept; out [kept]. NaN is chosen or not, but breaks nothing.
   void run(const float* scores, int64_t n, int64_t* out) {
     int64_t id = 0, room = capacity(kept) - kLanes;
     for (; id < n && id < room; ++id) held[count++] = ranked(scores[id], id);
