@@ -14,6 +14,8 @@ from graphs.chain import Call
 from graphs.compile.compiler import Compiler, EagerCompiler, Step
 from graphs.compile.inductor import InductorCompiler
 from graphs.compile.program import OpenDims, task_of
+from graphs.errors import ArtifactError
+from graphs.manifest import rebuild
 from graphs.ops.build import load_kernels, set_isa, set_threads
 
 COMPILERS: Mapping[str, Callable[[str], Compiler]] = {
@@ -52,9 +54,15 @@ class Programs:
 def programs_of(artifact: Artifact) -> Programs:
     """Load the artifact's kernels into this process and offer its programs.
 
-    The kernels get one thread a processor that this process may use.
+    The kernels get one thread a processor that this process may use. Raises ArtifactError for a
+    compiler that is not known here.
     """
     manifest = artifact.manifest
+    if manifest.compiler not in COMPILERS:
+        raise ArtifactError(
+            f"{artifact.folder}: compiler: {manifest.compiler} is none of {', '.join(COMPILERS)}. "
+            f"{rebuild(artifact.folder)}"
+        )
     load_kernels(artifact.kernels)
     set_isa(manifest.machine.isa)
     set_threads(len(os.sched_getaffinity(0)))

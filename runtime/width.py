@@ -16,6 +16,7 @@ from graphs.manifest import Costs
 
 RATE = 0.06  # weight of one observation in the exponential average
 MARGIN = 1.01  # drafting must promise this much over plain decoding
+DRIFT = RATE / 32  # how fast a draft that nobody verifies is thought as good as the one before it
 FIRST_LOOK = 16  # rows decoded without drafting before the first look; doubled while it says no
 
 
@@ -119,6 +120,10 @@ class AutoWidth:
     def verified(self, drafted: int, accepted: int) -> None:
         for position in range(min(drafted, accepted + 1)):
             self._learn(position, 1.0 if position < accepted else 0.0, 1)
+        if 0 < drafted == accepted < len(self.rates):
+            # Else a low rate of the next draft would never be tried again.
+            better = self.rates[drafted - 1] - self.rates[drafted]
+            self.rates[drafted] += DRIFT * max(0.0, better)
         if accepted:
             self._wait = FIRST_LOOK
 

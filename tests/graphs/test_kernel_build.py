@@ -1,0 +1,91 @@
+"""Compiling the kernels: what makes a new library, what is kept, and how a failure is told."""
+
+from pathlib import Path
+
+import pytest
+
+from graphs.cache import cache_folder
+from graphs.ops import build
+from graphs.ops.build import KernelBuildError, build_kernels, load_kernels
+
+SOURCE = '#include "part.h"\nint answer() { return PART; }\n'
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tiny library in place of the kernels."""
+    folder = tmp_path / "cpu"
+    (folder / "kernels").mkdir(parents=True)
+    (folder / "one.cpp").write_text(SOURCE)
+    (folder / "part.h").write_text("#define PART 1\n")
+    (folder / "two.cpp").write_text("int two() { return 2; }\n")
+    monkeypatch.setattr(build, "SOURCES", folder)
+    return folder
+
+
+def test_a_library_is_built_once(sources: Path, tmp_path: Path, commands: list[str]) -> None:
+    target = build_kernels(tmp_path / "out")
+    assert target.read_bytes().startswith(b"\x7fELF")
+    assert len(commands) == 3
+    assert build_kernels(tmp_path / "out") == target
+    assert len(commands) == 3
+    left = {path.name for path in (tmp_path / "out").iterdir()}
+    assert left == {target.name, ".lock", "objects"}
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is run, by output."""
+    run, outputs = build._run, []
+
+    def recorded(command: list[str]) -> None:
+        outputs.append(Path(command[-1]).name)
+        run(command)
+
+    monkeypatch.setattr(build, "_run", recorded)
+    return outputs
+
+
+def test_an_edit_compiles_what_it_touches(
+    sources: Path, tmp_path: Path, commands: list[str]
+) -> None:
+    before = build_kernels(tmp_path / "out")
+    commands.clear()
+    (sources / "part.h").write_text("#define PART 2\n")
+    assert build_kernels(tmp_path / "out") != before
+    assert [name.partition("-")[0] for name in commands] == ["one", "fourstep"]
+
+
+def test_a_compiler_error_is_told_and_leaves_no_library(sources: Path, tmp_path: Path) -> None:
+    (sources / "two.cpp").write_text("int two() { return missing; }\n")
+    with pytest.raises(KernelBuildError, match=r"(?s)two\.cpp.*missing.* not declared") as caught:
+        build_kernels(tmp_path / "out", jobs=1)
+    assert "\n" in str(caught.value)
+    assert not list((tmp_path / "out").glob("*.so*"))
+    (sources / "two.cpp").write_text("int two() { return 3; }\n")
+    assert build_kernels(tmp_path / "out").exists()
+
+
+def test_an_unresolved_symbol_is_an_error(sources: Path, tmp_path: Path) -> None:
+    (sources / "two.cpp").write_text("int elsewhere();\nint two() { return elsewhere(); }\n")
+    with pytest.raises(KernelBuildError, match="elsewhere"):
+        build_kernels(tmp_path / "out")
+
+
+def test_a_machine_without_compiler_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build.shutil, "which", lambda _: None)
+    with pytest.raises(KernelBuildError, match=r"needs a C\+\+ compiler"):
+        build_kernels(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_process_loads_one_library(tmp_path: Path) -> None:
+    library = build_kernels(cache_folder() / "kernels")
+    load_kernels(library)
+    copy = tmp_path / library.name
+    copy.symlink_to(library)
+    load_kernels(copy)
+    with pytest.raises(AssertionError, match="is loaded already"):
+        load_kernels(tmp_path / "other.so")

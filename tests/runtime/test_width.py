@@ -1,0 +1,226 @@
+"""The width policy: from costs and acceptance to a width, and what it costs to be wrong.
+
+Whole texts are simulated on a cost table, with an engine that only counts: drafts that are always
+wrong, always right, and both in turn.
+"""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from graphs.manifest import Costs
+from runtime.width import FIRST_LOOK, MARGIN, RATE, AutoWidth, FixedWidth, StepCosts, WidthPolicy
+
+# Proportions of a model whose steps read memory: wider costs little, drafting a tenth.
+TABLE = Costs(
+    verify={"1x1": 1000.0, "1x2": 1060.0, "1x3": 1110.0, "1x4": 1150.0, "4x1": 1300.0},
+    draft={"1x1": 110.0, "1x2": 112.0, "1x3": 114.0, "1x4": 116.0, "4x1": 120.0},
+    observe={"16": 130.0, "64": 220.0},
+    acceptance=(0.6, 0.5, 0.4),
+)
+COSTS = StepCosts.of(TABLE, 1, 3)
+MOST_ROWS = 64
+
+
+def policy_of(*rates: float, costs: StepCosts = COSTS) -> AutoWidth:
+    return AutoWidth(costs=costs, rates=list(rates), most_rows=MOST_ROWS)
+
+
+def test_costs_of_a_batch() -> None:
+    assert COSTS.plain == 1000
+    assert list(COSTS.drafted) == [1172, 1224, 1266]
+    assert COSTS.look == 220 / 64
+    assert StepCosts.of(TABLE, 4, 0).plain == 1300
+    assert list(StepCosts.of(TABLE, 1, 2).drafted) == [1172, 1224]
+
+
+def test_a_width_that_was_not_built_costs_what_the_next_one_does() -> None:
+    table = Costs(
+        verify={"1x2": 5.0, "1x4": 9.0}, draft={"1x2": 1.0, "1x4": 2.0}, observe={}, acceptance=()
+    )
+    costs = StepCosts.of(table, 1, 3)
+    assert (costs.plain, list(costs.drafted), costs.look) == (5.0, [6.0, 11.0, 11.0], 0.0)
+
+
+def test_a_model_that_was_not_timed_needs_a_fixed_width() -> None:
+    empty = Costs(verify={}, draft={}, observe={}, acceptance=())
+    with pytest.raises(ValueError, match="--spec-tokens"):
+        StepCosts.of(empty, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("rates", "drafts"),
+    [
+        ((0.0, 0.0, 0.0), 0),
+        ((1.0, 1.0, 1.0), 3),
+        ((0.9, 0.0, 0.0), 1),
+        ((0.9, 0.9, 0.0), 2),
+        ((0.0, 1.0, 1.0), 0),  # a wrong first draft wastes the others
+        ((0.15, 0.1, 0.1), 0),  # 1.15 tokens for 1172 are less than 1 for 1000
+        ((0.25, 0.01, 0.0), 1),
+    ],
+)
+def test_the_width_with_most_tokens_for_the_time_is_chosen(
+    rates: tuple[float, ...], drafts: int
+) -> None:
+    assert policy_of(*rates).drafts() == drafts
+
+
+def test_drafting_must_promise_more_than_its_margin() -> None:
+    even = 1172 / (1000 + COSTS.look) * MARGIN - 1
+    assert policy_of(even - 1e-6, 0, 0).drafts() == 0
+    assert policy_of(even + 1e-6, 0, 0).drafts() == 1
+
+
+def test_verified_drafts_move_the_rates_of_positions_that_were_reached() -> None:
+    policy = policy_of(0.5, 0.5, 0.5)
+    policy.verified(3, 1)
+    assert policy.rates == pytest.approx([0.5 + 0.5 * RATE, 0.5 - 0.5 * RATE, 0.5])
+    policy = policy_of(0.5, 0.5, 0.5)
+    policy.verified(3, 3)
+    assert policy.rates == pytest.approx([0.5 + 0.5 * RATE] * 3)
+    policy = policy_of(0.5, 0.5, 0.5)
+    policy.verified(0, 0)
+    assert policy.rates == [0.5, 0.5, 0.5]
+
+
+def test_a_draft_that_nobody_verifies_is_tried_again() -> None:
+    """Where those before it are right it may be right too, whatever was thought of it."""
+    policy = policy_of(1.0, 1.0, 0.01)
+    steps = 0
+    while policy.drafts() == 2:
+        policy.verified(2, 2)
+        steps += 1
+    assert policy.drafts() == 3
+    assert 30 < steps < 80
+    thought = policy.rates[2]
+    policy.verified(2, 1)
+    assert policy.rates[2] == thought, "no draft behind a wrong one is thought better of"
+    policy = policy_of(0.4, 0.4, 0.9)
+    policy.verified(2, 2)
+    assert policy.rates[2] == 0.9
+
+
+def test_observing_is_as_many_verifications() -> None:
+    seen, one_by_one = policy_of(0.3, 0.2, 0.1), policy_of(0.3, 0.2, 0.1)
+    seen.observed((9, 0, 0), (9, 8, 0))
+    for _ in range(9):
+        one_by_one._learn(0, 1.0, 1)
+    for _ in range(8):
+        one_by_one._learn(1, 0.0, 1)
+    assert seen.rates == pytest.approx(one_by_one.rates)
+
+
+def test_looks_become_rarer_while_they_find_nothing() -> None:
+    policy, waits = policy_of(0.0, 0.0, 0.0), []
+    for _ in range(4):
+        waits.append(policy.look_after())
+        policy.observed((0, 0, 0), (9, 8, 7))
+    assert waits == [FIRST_LOOK, 2 * FIRST_LOOK, MOST_ROWS, MOST_ROWS]
+    policy.observed((60, 60, 60), (63, 62, 61))
+    assert policy.drafts() > 0
+    assert policy.look_after() == FIRST_LOOK
+    short = AutoWidth(costs=COSTS, rates=[0.0] * 3, most_rows=4)
+    assert short.look_after() == 4
+    assert AutoWidth(costs=COSTS, rates=[], most_rows=0).look_after() == 0
+
+
+def test_a_fixed_width_learns_nothing() -> None:
+    for count in range(4):
+        policy = FixedWidth(count=count)
+        policy.verified(3, 0)
+        policy.observed((0,), (9,))
+        assert (policy.drafts(), policy.look_after()) == (count, 0)
+
+
+Right = Callable[[int, int], bool]
+
+
+def always(_token: int, _depth: int) -> bool:
+    return True
+
+
+def wrong(_token: int, _depth: int) -> bool:
+    return False
+
+
+def simulate(
+    policy: WidthPolicy, tokens: int, right: Right, table: Costs = TABLE
+) -> tuple[float, list[int]]:
+    """(cost, drafts asked for at each step) of a text. Draft d of token t is right if right(t, d),
+    which observations take to be as at the text's end."""
+    cost, done, unseen, fresh = 0.0, 1, 0, True
+    asked: list[int] = []
+    while done < tokens:
+        wanted = policy.drafts()
+        count = wanted if fresh else 0
+        drafting = wanted > 0 and unseen == 0
+        shape = f"1x{1 + count}"
+        cost += table.verify[shape] + (table.draft[shape] if drafting else 0)
+        accepted = 0
+        while accepted < count and right(done + accepted, accepted):
+            accepted += 1
+        policy.verified(count, accepted)
+        done += 1 + accepted
+        asked.append(count)
+        fresh = drafting
+        if drafting:
+            continue
+        unseen += 1 + accepted
+        after = policy.look_after()
+        if after and (wanted or unseen >= after):
+            cost += min(c for rows, c in table.observe.items() if int(rows) >= unseen)
+            trials = [max(0, unseen - 1 - depth) for depth in range(3)]
+            policy.observed([t * right(done - 1, d) for d, t in enumerate(trials)], trials)
+            unseen, fresh = 0, True
+    return cost, asked
+
+
+def fixed(tokens: int, right: Right) -> list[float]:
+    """Cost by number of drafts."""
+    return [simulate(FixedWidth(count=k), tokens, right)[0] for k in range(4)]
+
+
+PRIORS: list[Sequence[float]] = [(0.05, 0.05, 0.05), (0.35, 0.26, 0.05), (0.6, 0.5, 0.4)]
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+def test_always_wrong_drafts_cost_at_most_three_percent(prior: Sequence[float]) -> None:
+    plain = fixed(600, wrong)[0]
+    found, asked = simulate(policy_of(*prior), 600, wrong)
+    assert found <= 1.03 * plain
+    assert asked[-1] == 0
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+def test_always_right_drafts_are_used_within_three_percent(prior: Sequence[float]) -> None:
+    best = min(fixed(4000, always))
+    found, asked = simulate(policy_of(*prior), 4000, always)
+    assert found <= 1.03 * best
+    assert asked[-1] == 3
+
+
+def test_a_text_that_changes_is_followed_both_ways() -> None:
+    def right(token: int, _depth: int) -> bool:
+        return token // 500 % 2 == 0
+
+    found, asked = simulate(policy_of(*PRIORS[2]), 4000, right)
+    changes = [i for i in range(1, len(asked)) if (asked[i] == 0) != (asked[i - 1] == 0)]
+    assert len(changes) >= 7
+    # Half of the text by fours, the other half plainly.
+    assert found < 1.06 * (2000 / 4 * COSTS.drafted[2] + 2000 * COSTS.plain)
+    assert found < min(fixed(4000, right))
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_drafts_that_are_always_wrong_are_hardly_ever_verified(depth: int) -> None:
+    """Where only the first drafts are ever right, their number is chosen; the rest is tried."""
+
+    def right(_token: int, place: int) -> bool:
+        return place < depth
+
+    for prior in PRIORS:
+        found, asked = simulate(policy_of(*prior), 4000, right)
+        assert found <= 1.03 * min(fixed(4000, right))
+        late = asked[-400:]
+        assert late.count(depth) > 0.7 * len(late)
