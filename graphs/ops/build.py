@@ -60,7 +60,9 @@ def build_kernels(folder: Path, *, jobs: int = 2) -> Path:
     """
     compiler = _compiler()
     key = hashlib.sha256(
-        "\n".join((source_digest(), _version(compiler), torch.__version__, str(_FLAGS))).encode()
+        "\n".join(
+            (source_digest(), _version(compiler), torch.__version__, str(_FLAGS), str(_ISA_FLAGS))
+        ).encode()
     ).hexdigest()
     target = folder / f"fourstep-kernels-{key[:16]}.so"
     with locked(folder / ".lock"):
@@ -76,11 +78,9 @@ def _build(compiler: str, target: Path, jobs: int) -> None:
     commands = [_keyed(command, objects) for command in _compilations(compiler)]
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(_run, [c for c in commands if not Path(c[-1]).exists()]))
-    library = target.with_suffix(".linking")
     torch_libraries = Path(torch.__file__).parent / "lib"
     link = [compiler, "-shared", *(c[-1] for c in commands), f"-L{torch_libraries}", *_LIBRARIES]
-    _run([*link, "-Wl,--no-undefined", "-o", str(library)])
-    library.replace(target)
+    _run([*link, "-Wl,--no-undefined", "-o", str(target)])
 
 
 def _keyed(command: list[str], objects: Path) -> list[str]:
