@@ -23,12 +23,12 @@ from runtime.bench.roof import ReadSpeed
 from runtime.engine import Engine
 from runtime.programs import Programs
 
-__all__ = ["Case", "ForcedError", "Options", "Result", "Subject", "check", "measure"]
+__all__ = ["Case", "ForcedError", "Options", "Result", "Subject", "check", "host", "measure"]
 
 COUNTED_STEPS = 6
 PROFILE_RUNS = 12
 HOST_STEPS = 200
-Progress = Callable[[str], None]
+Progress = Callable[[str], object]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +135,7 @@ def measure(subject: Subject, options: Options, progress: Progress) -> Result:
         kinds, host_s = {}, {}
         for width, engine in engines.items():
             kinds[width] = _profile(subject, engine, tracks[:1], width, options)
-            host_s[width] = _host(subject, width, options)
+            host_s[width] = host(subject, width, options)
             roof.append(memory.sample())
     return Result(
         options=options,
@@ -208,6 +208,7 @@ def _profile(
     return tuple(profile.run(turns, PROFILE_RUNS))
 
 
-def _host(subject: Subject, width: int, options: Options) -> float:
+def host(subject: Subject, width: int, options: Options) -> float:
+    """Seconds of a step of one request outside the engine's programs."""
     engine = subject.engine(width, options, nothing())
     return statistics.median(host_seconds(engine, HOST_STEPS)[1:])

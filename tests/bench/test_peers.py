@@ -18,8 +18,8 @@ from graphs.formats import Nvfp4Experts
 from graphs.synthetic import SMALL
 from graphs.synthetic_weights import write_synthetic
 from graphs.weights import MoeWeights
+from tests.bench.child import Child
 from tests.bench.peers import gguf_file, section
-from tests.bench.peers.child import Child
 from tests.bench.peers.eager_transformers import Eager
 from tests.bench.peers.scenario import PREFIX, prompt
 from tests.bench.peers.step35 import pack_nvfp4, write_step35
@@ -126,6 +126,21 @@ def test_scales_that_one_number_cannot_hold_are_refused(checkpoint: Checkpoint) 
         pack_nvfp4(odd)
 
 
+def test_data_begins_where_its_description_says(tmp_path: Path) -> None:
+    values = {"a": torch.arange(5.0), "b": torch.arange(7.0), "c": torch.tensor([3.5])}
+    tensors = [
+        gguf_file.GgufTensor(
+            name=name, kind=gguf_file.F32, shape=tuple(value.shape), data=lambda v=value: v
+        )
+        for name, value in values.items()
+    ]
+    gguf_file.write_gguf(tmp_path / "x", {"k": "v"}, tensors)
+    read = Reader(tmp_path / "x")
+    for name, value in values.items():
+        assert np.array_equal(read.array(name, np.float32), value.numpy())
+        assert read.tensors[name][2] % gguf_file.ALIGNMENT == 0
+
+
 def test_a_tensor_of_another_size_than_described_is_refused(tmp_path: Path) -> None:
     tensor = gguf_file.GgufTensor(
         name="a", kind=gguf_file.F32, shape=(2, 3), data=lambda: torch.zeros(5)
@@ -150,7 +165,7 @@ def test_transformers_runs_the_same_model(checkpoint: Checkpoint) -> None:
 
 def test_a_child_answers_until_it_ends_and_says_why(tmp_path: Path) -> None:
     source = (
-        "from tests.bench.peers.child import serve\n"
+        "from tests.bench.child import serve\n"
         "answers = iter([1.5, 2.5])\n"
         "def measure():\n"
         "    print('noise')\n"

@@ -10,19 +10,17 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from graphs.checkpoint import Checkpoint
-from graphs.shards import INDEX_FILE
 from graphs.synthetic import SyntheticDims
-from graphs.synthetic_weights import write_synthetic
 from runtime.bench.roof import ReadSpeed
+from tests.bench.child import Child
 from tests.bench.document import publish
 from tests.bench.peers.build import llama_programs
-from tests.bench.peers.child import Child
 from tests.bench.peers.llama import Server, run_bench
 from tests.bench.peers.scenario import THREADS, prompt
 from tests.bench.peers.section import LLAMA, OURS, TRANSFORMERS, Contender, section
 from tests.bench.peers.step35 import write_step35
+from tests.bench.subjects import ROOT, synthetic
 
-ROOT = Path(__file__).parents[3]
 BUILD = ROOT / "build" / "peers"
 ROUNDS = 5
 GGUF = "synthetic.gguf"
@@ -32,11 +30,7 @@ Measure = Callable[[], dict[str, float]]
 
 def prepare() -> tuple[Path, Path]:
     """The synthetic checkpoint and its GGUF, written once."""
-    folder, model = BUILD / "synthetic", BUILD / GGUF
-    if not (folder / INDEX_FILE).exists():
-        say("writing the synthetic checkpoint")
-        write_synthetic(folder, SyntheticDims())
-        model.unlink(missing_ok=True)
+    folder, model = synthetic(say), BUILD / GGUF
     if not model.exists():
         say("writing it as GGUF")
         write_step35(Checkpoint.open(folder), model)

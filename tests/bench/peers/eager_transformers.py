@@ -21,7 +21,7 @@ from graphs.checkpoint import Checkpoint
 from graphs.config import ModelConfig
 from graphs.formats import ExpertMatrix
 from graphs.weights import DenseWeights, LayerWeights, ModelWeights
-from tests.bench.peers.child import serve
+from tests.bench.child import serve
 from tests.bench.peers.scenario import THREADS, prompt
 
 TOKENS = 8  # it is slow; a few tell enough

@@ -6,14 +6,12 @@ Plain decoding, and width 4 with the scenario's acceptance forced as `fourstep b
 import sys
 from pathlib import Path
 
-from graphs.checkpoint import Checkpoint
-from graphs.plan import EnginePlan
 from runtime.bench import forced
-from runtime.bench.run import Options, Subject
+from runtime.bench.run import Options
 from runtime.engine import Engine
-from runtime.programs import Programs
-from tests.bench.peers.child import serve
+from tests.bench.child import serve
 from tests.bench.peers.scenario import ACCEPTANCE, DRAFTS, GENERATE, PREFIX, THREADS, prompt
+from tests.bench.subjects import subject
 
 WIDTH = 1 + DRAFTS
 STEPS = {1: GENERATE, WIDTH: round(GENERATE / ACCEPTANCE)}
@@ -25,13 +23,7 @@ class Ours:
     """Both engines and the continuation that steps are forced to."""
 
     def __init__(self, folder: Path):
-        checkpoint = Checkpoint.open(folder)
-        subject = Subject(
-            config=checkpoint.config,
-            weights=checkpoint.load(),
-            programs=Programs(),
-            plan=EnginePlan(),
-        )
+        what = subject(folder, lambda text: sys.stderr.write(f"{text}\n"))
         options = Options(
             widths=tuple(STEPS),
             batches=(1,),
@@ -39,8 +31,8 @@ class Ours:
             steps=GENERATE,
             threads=THREADS,
         )
-        self._engines: dict[int, Engine] = {w: subject.engine(w, options) for w in STEPS}
-        ids = prompt(checkpoint.config.vocab_size)
+        self._engines: dict[int, Engine] = {w: what.engine(w, options) for w in STEPS}
+        ids = prompt(what.config.vocab_size)
         self._tracks = [forced.record(self._engines[1], ids, GENERATE + 2 * WIDTH)]
 
     def measure(self) -> dict[str, float]:
