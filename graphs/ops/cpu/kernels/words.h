@@ -43,7 +43,7 @@ struct Ahead {
   int64_t lines() const { return count * ((bytes + 63) / 64); }
   void fetch() {
     if (row == count) return;
-    __builtin_prefetch(rows[row] + at);
+    __builtin_prefetch(rows[row] + at, 0, 2);  // the first cache holds what is computed
     at += 64;
     if (at >= bytes) {
       at = 0;
