@@ -28,6 +28,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def call(*arguments: object, stdin: str | bytes | None = None) -> Result:
+    """On eager blocks: nothing here is about engines."""
+    arguments = (*arguments, "--compiler", "eager")
     return CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
 
 
@@ -192,7 +194,7 @@ def test_missing_files_are_named(tmp_path: Path, leave_out: str, option: str) ->
 def test_a_failing_engine_is_exit_code_1_without_a_traceback(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(*_args: object) -> None:
+    def failing(*_args: object, **_options: object) -> None:
         raise EngineError("the logits of a step are not numbers (NaN)")
 
     monkeypatch.setattr(cli_generate, "generate", failing)

@@ -8,11 +8,12 @@ from typer.testing import CliRunner
 from server.cli import app
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+EAGER = ("--compiler", "eager")  # no test here is about engines
 
 
 def answer(name: str, *options: str) -> str:
     """The text of the answer to an example chat."""
-    arguments = ["generate", "--chat", str(EXAMPLES / name), "--json", *options]
+    arguments = ["generate", "--chat", str(EXAMPLES / name), "--json", *EAGER, *options]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     *steps, done = [json.loads(line) for line in result.stdout.splitlines()]

@@ -12,6 +12,7 @@ from tests.server.tiny_checkpoint import write_checkpoint
 
 COMMAND = [sys.executable, "-c", "from server.cli import main; main()"]
 ROOT = Path(__file__).parents[2]
+EAGER = ("generate", "--compiler", "eager")  # no test here is about engines
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def hear_interrupts() -> None:
 
 @pytest.mark.parametrize("form", ["--json", "--spec-tokens=3"])
 def test_a_reader_that_goes_away_ends_it_quietly(checkpoint: Path, form: str) -> None:
-    process = start("generate", checkpoint, "--prompt", "x", "--max-tokens", 20000, form)
+    process = start(*EAGER, checkpoint, "--prompt", "x", "--max-tokens", 20000, form)
     assert process.stdout is not None
     assert process.stderr is not None
     assert process.stdout.read(1)
@@ -49,7 +50,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(checkpoint: Path, form: str) ->
 
 @pytest.mark.parametrize("form", ["--json", "--spec-tokens=3"])
 def test_an_interrupt_ends_it_with_whole_output(checkpoint: Path, form: str) -> None:
-    process = start("generate", checkpoint, "--prompt", "x", "--max-tokens", 20000, form)
+    process = start(*EAGER, checkpoint, "--prompt", "x", "--max-tokens", 20000, form)
     assert process.stdout is not None
     assert process.stdout.read(1)
     process.send_signal(signal.SIGINT)
@@ -61,7 +62,7 @@ def test_an_interrupt_ends_it_with_whole_output(checkpoint: Path, form: str) -> 
 
 def test_output_is_utf8_in_any_locale(checkpoint: Path) -> None:
     process = start(
-        *("generate", checkpoint, "--prompt", "\u4f60\U0001f600", "--max-tokens", 5),
+        *(*EAGER, checkpoint, "--prompt", "\u4f60\U0001f600", "--max-tokens", 5),
         PYTHONIOENCODING="ascii",
         LC_ALL="C",
     )
@@ -71,7 +72,7 @@ def test_output_is_utf8_in_any_locale(checkpoint: Path) -> None:
 
 
 def test_a_pipe_gets_each_step_as_it_comes(checkpoint: Path) -> None:
-    process = start("generate", checkpoint, "--prompt", "x", "--max-tokens", 20000, "--json")
+    process = start(*EAGER, checkpoint, "--prompt", "x", "--max-tokens", 20000, "--json")
     assert process.stdout is not None
     first = json.loads(process.stdout.readline())
     assert process.poll() is None
@@ -81,7 +82,7 @@ def test_a_pipe_gets_each_step_as_it_comes(checkpoint: Path) -> None:
 
 
 def test_errors_leave_no_traceback(tmp_path: Path) -> None:
-    process = start("generate", tmp_path / "nothing", "--prompt", "x")
+    process = start(*EAGER, tmp_path / "nothing", "--prompt", "x")
     out, err = process.communicate()
     assert process.returncode == 2
     assert out == b""
@@ -112,7 +113,7 @@ def failing(*arguments: object) -> tuple[int, str]:
 def test_a_full_disk_is_one_line(checkpoint: Path) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [*COMMAND, "generate", str(checkpoint), "--prompt", "x", "--max-tokens", "2"],
+            [*COMMAND, *EAGER, str(checkpoint), "--prompt", "x", "--max-tokens", "2"],
             cwd=ROOT,
             stdout=full,
             stderr=subprocess.PIPE,
@@ -141,13 +142,13 @@ def test_a_checkpoint_cannot_drive_the_terminal(checkpoint: Path, tmp_path: Path
     for place in ({"evil\x1b[2J": 1}, {"hidden_size": "\x1b[2J"}):
         config["text_config"] |= place
         (folder / "config.json").write_text(json.dumps(config))
-        _, err = failing("generate", folder, "--prompt", "x", "--max-tokens", 1)
+        _, err = failing(*EAGER, folder, "--prompt", "x", "--max-tokens", 1)
         assert err.startswith("fourstep: ")
         assert "\x1b" not in err
 
 
 @pytest.mark.parametrize("top_k", [2**63, 10**30])
 def test_numbers_beyond_64_bits_are_refused(checkpoint: Path, top_k: int) -> None:
-    code, err = failing("generate", checkpoint, "--prompt", "x", "--top-k", top_k)
+    code, err = failing(*EAGER, checkpoint, "--prompt", "x", "--top-k", top_k)
     assert code == 2
     assert "top_k" in err
