@@ -89,6 +89,19 @@ def test_pack_and_unpack() -> None:
         assert torch.equal(one.dequantise(2), other.dequantise(2))
 
 
+def test_results_are_rounded_to_nearest_even(isa: str) -> None:
+    """Halfway cases, the largest number, a NaN."""
+    bits = torch.randint(0x3000, 0x4F00, (64, 48), dtype=torch.int32) << 16
+    tails = torch.tensor([0x8000, 0x8001, 0x7FFF], dtype=torch.int32)
+    x = (bits | tails.repeat(16)).view(FP32)
+    x[3] = torch.finfo(FP32).max
+    found = operator.linear(x, [torch.eye(48)], "f32", BF16)
+    assert torch.equal(found[:3], x[:3].to(BF16))
+    assert torch.equal(found[4:], x[4:].to(BF16))
+    assert found[3].isinf().all()
+    assert operator.linear(x[:1] * torch.nan, [torch.eye(48)], "f32", BF16).isnan().all()
+
+
 def test_poison_stays_visible(isa: str) -> None:
     """A NaN code of a weight or a scale reaches the result."""
     for kind in ("fp8", "nvfp4"):

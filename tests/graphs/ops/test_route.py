@@ -62,12 +62,15 @@ def test_the_bias_chooses_and_does_not_weigh(isa: str) -> None:
 
 
 def test_a_nan_stays_visible(isa: str) -> None:
-    h = random(2, 8)
-    h[0, 3] = torch.nan
+    """An expert whose score is none is chosen before all others, so that its weight says so."""
+    h, router = random(2, 8), random(6, 8, seed=1)
     valid = torch.ones(2, dtype=torch.bool)
-    ids, weights = route(h, random(6, 8, seed=1), torch.zeros(6), valid, 3, 3.0)
-    assert weights.isnan().any(1).tolist() == [True, False]
-    assert ((ids >= 0) & (ids < 6)).all()
+    for poisoned in range(6):
+        broken = router.clone()
+        broken[poisoned, 3] = torch.nan
+        ids, weights = route(h, broken, torch.zeros(6), valid, 3, 3.0)
+        assert ids[:, 0].tolist() == [poisoned] * 2
+        assert weights.isnan().all()
 
 
 @pytest.mark.usefixtures("kernels")

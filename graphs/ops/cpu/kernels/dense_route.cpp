@@ -6,16 +6,18 @@
 namespace fs::FS_ISA {
 namespace {
 
-// The `topk` largest of p + bias by falling score, the lower id first among equals; a NaN is larger
-// than any number, so that it reaches the output.
+// Strictly before in the order of scores, in which a NaN comes first: it must reach the output.
+inline bool outranks(float a, float b) { return !(a <= b) && b == b; }
+
+// The `topk` largest of p + bias by falling score, the lower id first among equals.
 void choose(const float* p, const float* bias, int64_t experts, int64_t topk, int64_t* ids,
             float* scores) {
   int64_t held = 0;
   for (int64_t e = 0; e < experts; ++e) {
     float score = p[e] + bias[e];
-    if (held == topk && score <= scores[topk - 1]) continue;
+    if (held == topk && !outranks(score, scores[topk - 1])) continue;
     int64_t at = held < topk ? held++ : topk - 1;
-    for (; at > 0 && !(score <= scores[at - 1]); --at) {
+    for (; at > 0 && outranks(score, scores[at - 1]); --at) {
       scores[at] = scores[at - 1];
       ids[at] = ids[at - 1];
     }
