@@ -21,7 +21,7 @@ class EnginePlan:
     """
 
     widths: tuple[int, ...] = (1, 2, 3, 4)
-    batches: tuple[int, ...] = (1, 4)
+    batches: tuple[int, ...] = (1,)
     contexts: tuple[int, ...] = (4096, 32768, 262144, 1048576)
     prefill: tuple[int, ...] = (16, 64, 256)
 

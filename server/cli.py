@@ -129,7 +129,7 @@ def build_command(
     widths: Annotated[
         str | None, typer.Option(help="Positions a step.", show_default="1,2,3,4")
     ] = None,
-    batches: Annotated[str | None, typer.Option(help="Slots a step.", show_default="1,4")] = None,
+    batches: Annotated[str | None, typer.Option(help="Slots a step.", show_default="1")] = None,
     contexts: Annotated[
         str | None,
         typer.Option(help="Positions a slot.", show_default="4096,32768,262144,1048576"),
