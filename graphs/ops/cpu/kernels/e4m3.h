@@ -6,20 +6,27 @@
 
 namespace fs::FS_ISA {
 
-// To nearest even, saturating at 448; NaN stays NaN.
-inline uint8_t to_e4m3(float x) {
-  uint32_t bits, sign, small;
-  std::memcpy(&bits, &x, 4);
-  sign = bits >> 24 & 0x80;
-  float magnitude = std::fabs(x);
+// To nearest even, saturating at 448; NaN stays NaN. Without a branch, so that loops become vectors.
+inline float round_e4m3(float x) {
+  uint32_t bits;
+  float magnitude = std::fabs(x), normal;
   magnitude = magnitude > 448 ? 448 : magnitude;
   std::memcpy(&bits, &magnitude, 4);
-  uint32_t normal = ((bits + 0x7ffff + (bits >> 20 & 1)) >> 20) - (120 << 3);
-  // Below 2^-6 the codes count multiples of 2^-9; adding 2^23 rounds to a whole number.
-  float counted = magnitude * 512 + 8388608.0f;
-  std::memcpy(&small, &counted, 4);
-  uint32_t code = magnitude < 0.015625f ? small & 15 : normal;
-  return static_cast<uint8_t>(sign | (x != x ? 0x7f : code));
+  bits = (bits + 0x7ffff + (bits >> 20 & 1)) & 0xfff00000;
+  std::memcpy(&normal, &bits, 4);
+  // Below 2^-6 values are multiples of 2^-9, as floats from 2^14 on are.
+  float small = (magnitude + 24576.0f) - 24576.0f;
+  float y = std::copysign(magnitude < 0.015625f ? small : normal, x);
+  return x != x ? x : y;
+}
+
+inline uint8_t to_e4m3(float x) {
+  float y = round_e4m3(x), magnitude = std::fabs(y);
+  uint32_t bits;
+  std::memcpy(&bits, &magnitude, 4);
+  uint32_t code = magnitude < 0.015625f ? static_cast<uint32_t>(magnitude * 512)
+                                        : (bits >> 20) - (120 << 3);
+  return static_cast<uint8_t>((std::signbit(y) ? 0x80 : 0) | (y != y ? 0x7f : code));
 }
 
 #if defined(__AVX512BF16__)

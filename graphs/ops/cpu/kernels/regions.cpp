@@ -35,8 +35,8 @@ void query(const RegionsJob& job, const float* norm, int64_t row, int64_t head, 
   store_head(widened(x, job.width, y), job.width, values);  // a product in f32 is rounded here
   rms_norm_head<bf16>(values, norm, job.width, job.eps, y);
   rotate_head(y, job.rotary + row * 2 * job.half, job.half);
-  for (int64_t d = 0; d < job.width; ++d)
-    narrow(kE4m3[to_e4m3(rounded<bf16>(y[d]))], values + d);
+  for (int64_t d = 0; d < job.width; ++d) y[d] = round_e4m3(rounded<bf16>(y[d]));
+  store_head(y, job.width, values);
   pack_row<bf16>(values, job.width, out);
 }
 
