@@ -99,7 +99,8 @@ def test_results_are_rounded_to_nearest_even(isa: str) -> None:
     assert torch.equal(found[:3], x[:3].to(BF16))
     assert torch.equal(found[4:], x[4:].to(BF16))
     assert found[3].isinf().all()
-    assert operator.linear(x[:1] * torch.nan, [torch.eye(48)], "f32", BF16).isnan().all()
+    full = torch.full((1, 48), 0x7FFFFFFF, dtype=torch.int32).view(FP32)
+    assert operator.linear(full, [torch.eye(48)], "f32", BF16).isnan().all()
 
 
 def test_poison_stays_visible(isa: str) -> None:
@@ -111,6 +112,14 @@ def test_poison_stays_visible(isa: str) -> None:
         codes.view(torch.uint8)[0, 1, 0] = 0x7F
         found = operator.linear(torch.ones(1, 32), tensors, spec, FP32)
         assert found.isnan().tolist() == [[False, True, False]]
+
+
+def test_a_row_of_blocks_reads_its_own_scales(isa: str) -> None:
+    """Also where a row's last step goes past its last block."""
+    tensors, spec = pack([stack("fp8-odd", 1, 10, 40)])
+    tensors[1][0, 1] = torch.inf
+    found = operator.linear(random(1, 40), tensors, spec, FP32)
+    assert found.isfinite().tolist() == [[True] * 5 + [False] * 5]
 
 
 @pytest.mark.usefixtures("kernels")
