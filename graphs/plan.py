@@ -23,7 +23,7 @@ class EnginePlan:
     widths: tuple[int, ...] = (1, 2, 3, 4)
     batches: tuple[int, ...] = (1,)
     contexts: tuple[int, ...] = (4096, 32768, 262144, 1048576)
-    prefill: tuple[int, ...] = (16, 64, 256)
+    prefill: tuple[int, ...] = (32, 256)
 
     def __post_init__(self) -> None:
         for name, values in vars(self).items():

@@ -90,6 +90,8 @@ def _fill(
     options: BuildOptions,
     progress: Progress,
 ) -> None:
+    # Padding rows all write the scratch places: in which order must not depend on threads.
+    torch.set_num_threads(1)
     model = _reduced_model(config, weights, options.precision)
     chains = list(exercises(model, options.plan))
     dims = OpenDims(model.state)

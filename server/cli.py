@@ -135,7 +135,7 @@ def build_command(
         typer.Option(help="Positions a slot.", show_default="4096,32768,262144,1048576"),
     ] = None,
     prefill: Annotated[
-        str | None, typer.Option(help="Prompt tokens a chunk.", show_default="16,64,256")
+        str | None, typer.Option(help="Prompt tokens a chunk.", show_default="32,256")
     ] = None,
     precision: Annotated[
         PrecisionName, typer.Option(help="Activation precision.")

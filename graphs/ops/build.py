@@ -65,9 +65,10 @@ def build_kernels(folder: Path, *, jobs: int = 2) -> Path:
         ).encode()
     ).hexdigest()
     target = folder / f"fourstep-kernels-{key[:16]}.so"
-    with locked(folder / ".lock"):
-        if not target.exists():
-            _build(compiler, target, jobs)
+    if not target.exists():
+        with locked(folder / ".lock"):
+            if not target.exists():
+                _build(compiler, target, jobs)
     return target
 
 

@@ -26,8 +26,8 @@ def test_chunks_cover_any_prompt_with_little_padding(prefill: tuple[int, ...]) -
         (256 + 33, [256, 64]),
     ],
 )
-def test_chunks_of_the_usual_plan(tokens: int, sizes: list[int]) -> None:
-    assert EnginePlan().chunks(tokens) == sizes
+def test_chunks_cover_with_little_padding(tokens: int, sizes: list[int]) -> None:
+    assert EnginePlan(prefill=(16, 64, 256)).chunks(tokens) == sizes
 
 
 def test_the_smallest_context_that_is_large_enough() -> None:
