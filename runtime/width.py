@@ -15,6 +15,7 @@ from typing import Protocol
 from graphs.manifest import Costs
 
 RATE = 0.06  # weight of one observation in the exponential average
+PRIOR_WEIGHT = 2  # observations that the artifact's prior counts for: a request soon has its own
 MARGIN = 1.01  # drafting must promise this much over plain decoding
 DRIFT = RATE / 32  # how fast a draft that nobody verifies is thought as good as the one before it
 FIRST_LOOK = 16  # rows decoded without drafting before the first look; doubled while it says no
@@ -106,6 +107,10 @@ class AutoWidth:
     rates: list[float]
     most_rows: int
     _wait: int = field(default=FIRST_LOOK, init=False)
+    _seen: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._seen = [PRIOR_WEIGHT] * len(self.rates)
 
     def drafts(self) -> int:
         expected, chance = 1.0, 1.0
@@ -137,5 +142,8 @@ class AutoWidth:
         return min(self._wait, self.most_rows)
 
     def _learn(self, position: int, share: float, count: int) -> None:
-        kept = (1 - RATE) ** count
-        self.rates[position] = kept * self.rates[position] + (1 - kept) * share
+        """A mean at first, an exponential average once that moves faster."""
+        for _ in range(count):
+            self._seen[position] += 1
+            weight = max(RATE, 1 / self._seen[position])
+            self.rates[position] += weight * (share - self.rates[position])

@@ -9,7 +9,16 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from graphs.manifest import Costs
-from runtime.width import FIRST_LOOK, MARGIN, RATE, AutoWidth, FixedWidth, StepCosts, WidthPolicy
+from runtime.width import (
+    FIRST_LOOK,
+    MARGIN,
+    PRIOR_WEIGHT,
+    RATE,
+    AutoWidth,
+    FixedWidth,
+    StepCosts,
+    WidthPolicy,
+)
 
 # Proportions of a model whose steps read memory: wider costs little, drafting a tenth.
 TABLE = Costs(
@@ -75,13 +84,26 @@ def test_drafting_must_promise_more_than_its_margin() -> None:
 def test_verified_drafts_move_the_rates_of_positions_that_were_reached() -> None:
     policy = policy_of(0.5, 0.5, 0.5)
     policy.verified(3, 1)
-    assert policy.rates == pytest.approx([0.5 + 0.5 * RATE, 0.5 - 0.5 * RATE, 0.5])
+    first = 0.5 / (1 + PRIOR_WEIGHT)
+    assert policy.rates == pytest.approx([0.5 + first, 0.5 - first, 0.5])
     policy = policy_of(0.5, 0.5, 0.5)
     policy.verified(3, 3)
-    assert policy.rates == pytest.approx([0.5 + 0.5 * RATE] * 3)
+    assert policy.rates == pytest.approx([0.5 + first] * 3)
     policy = policy_of(0.5, 0.5, 0.5)
     policy.verified(0, 0)
     assert policy.rates == [0.5, 0.5, 0.5]
+
+
+def test_a_request_soon_has_rates_of_its_own_and_then_follows_its_text() -> None:
+    policy = policy_of(0.5, 0.5, 0.5)
+    for right in (0, 1, 1, 0, 1, 1):
+        policy.verified(1, right)
+    assert policy.rates[0] == pytest.approx((0.5 * PRIOR_WEIGHT + 4) / (PRIOR_WEIGHT + 6))
+    for _ in range(200):
+        policy.verified(1, 0)
+    before = policy.rates[0]
+    policy.verified(1, 1)
+    assert policy.rates[0] == pytest.approx(before + RATE * (1 - before))
 
 
 def test_a_draft_that_nobody_verifies_is_tried_again() -> None:
