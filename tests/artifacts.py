@@ -22,9 +22,8 @@ from runtime.programs import Programs, programs_of
 from runtime.store import find_or_build
 from tests.graphs.whole import golden_model
 
-# Four slots of one row, one slot of four and a chunk of four share the programs of layers; so do
-# sixteen rows.
-PLAN = EnginePlan(widths=(1, 4), batches=(1, 4), contexts=(256,), prefill=(4, 16))
+# Four slots of one row and one slot of four share the programs of layers; so do sixteen rows.
+PLAN = EnginePlan(widths=(1, 4), batches=(1, 4), contexts=(256,), prefill=(16,))
 
 
 def options(compiler: str = EagerCompiler.name) -> BuildOptions:
