@@ -111,7 +111,7 @@ def _prior(engine: Engine) -> tuple[float, ...]:
     """Conditional acceptance of each draft position in text that the model writes by itself."""
     if not engine.draft_tokens:
         return ()
-    params = SamplingParams(max_tokens=_PRIOR_TOKENS, ignore_eos=True, temperature=1.0, seed=1)
+    params = SamplingParams(max_tokens=_PRIOR_TOKENS, ignore_eos=True)
     steps = list(generate(engine, [engine.config.bos_id], params))
     rates = summarise(1, steps).acceptance_by_position
     pairs = itertools.pairwise((1.0, *rates))

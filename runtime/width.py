@@ -15,7 +15,7 @@ from typing import Protocol
 from graphs.manifest import Costs
 
 RATE = 0.06  # weight of one observation in the exponential average
-PRIOR_WEIGHT = 2  # observations that the artifact's prior counts for: a request soon has its own
+PRIOR_WEIGHT = 6  # observations that the artifact's prior counts for
 MARGIN = 1.01  # drafting must promise this much over plain decoding
 DRIFT = RATE / 32  # how fast a draft that nobody verifies is thought as good as the one before it
 FIRST_LOOK = 16  # rows decoded without drafting before the first look; doubled while it says no
