@@ -12,7 +12,6 @@
 #include <atomic>
 #include <mutex>
 #include <thread>
-#include <vector>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -112,14 +111,16 @@ struct Spans {
     std::atomic<int64_t> next{0};
     int64_t end = 0;
   };
-  static constexpr int kMost = 64;
-  Span spans[kMost];
+  static constexpr int kMost = 256;
+  Span* spans;  // the caller's, and valid while it waits
   int count;
   Piece piece;
   void* context;
 
   Spans(int64_t pieces, int threads, Piece run, void* with)
       : count(threads < kMost ? threads : kMost), piece(run), context(with) {
+    static thread_local Span kept[kMost];
+    spans = kept;
     for (int i = 0; i < count; ++i) {
       spans[i].next.store(pieces * i / count, std::memory_order_relaxed);
       spans[i].end = pieces * (i + 1) / count;
