@@ -26,9 +26,9 @@ from tests.graphs.meta_weights import meta_weights
 
 NAMES = {"nano": "step5-nano", "release": "92 + 3 layers, release dims, shapes only"}
 TEXT = """\
-`make bench` (= `python -m tests.bench build`): the default engines (widths 1 to 4, one slot, prefill
-32 and 256), kernels included, from an empty cache, once. The release's weights are shapes without
-data."""
+`make bench` (= `python -m tests.bench build`): the default engines (widths 1 to 4, one slot,
+prefill 32 and 256), kernels included, from an empty cache, once. The release's weights are shapes
+without data."""
 
 
 def build(which: str, out: Path) -> dict[str, float]:
