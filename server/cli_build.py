@@ -65,7 +65,8 @@ def build(command: BuildCommand) -> None:
     size = sum(path.stat().st_size for path in artifact.folder.iterdir())
     console.print(
         f"built {artifact.folder} in {time.perf_counter() - start:.0f} s: "
-        f"{len(artifact.manifest.programs)} programs, {size / 1e6:.0f} MB"
+        f"{len(artifact.manifest.programs)} programs, {size / 1e6:.0f} MB",
+        soft_wrap=True,
     )
     Console(highlight=False, soft_wrap=True).print(artifact.digest)
 

@@ -105,5 +105,5 @@ def _artifact(config: ModelConfig, weights: ModelWeights, request: EngineRequest
             artifact = find_or_build(config, weights, options, progress=report)
     except (KernelBuildError, ProgramError) as error:
         raise ValueError(str(error)) from error
-    console.print(f"built {artifact.folder}")
+    console.print(f"built {artifact.folder}", soft_wrap=True)
     return artifact

@@ -104,7 +104,7 @@ def test_a_rejected_stop_draft_does_not_finish(monkeypatch: pytest.MonkeyPatch) 
         return dataclasses.replace(committed, drafts=(stop,) * 3)
 
     monkeypatch.setattr(made, "prefill", lambda *a: eager_to_stop(prefill(*a)))
-    monkeypatch.setattr(made, "decode", lambda *a: [eager_to_stop(c) for c in decode(*a)])
+    monkeypatch.setattr(made, "decode", lambda *a, **k: [eager_to_stop(c) for c in decode(*a, **k)])
     params = SamplingParams(max_tokens=12, stop_ids=(stop,))
     assert run(made, prompt, params) == plain
 
