@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from graphs.blocks import Block, DecodeBegin, DecodeEnd, Layer, PrefillBegin, PrefillEnd
 from graphs.buffers import (
@@ -28,6 +27,7 @@ from graphs.config import LayerConfig, ModelConfig
 from graphs.draft_blocks import DraftBegin, DraftDepth, ObserveDepth, PrefillDraftBegin
 from graphs.layers.rope import Frequencies, rotary_index
 from graphs.state import State
+from graphs.trees import tensors_of
 from graphs.weights import ModelWeights
 
 
@@ -41,7 +41,7 @@ class Call:
     @property
     def tensors(self) -> list[Tensor]:
         """The arguments as a program takes them: flat, in the order of their trees."""
-        return [leaf for leaf in tree_leaves(self.args) if isinstance(leaf, Tensor)]
+        return tensors_of(self.args)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +90,7 @@ class ObserveChain:
     inputs: ObserveInputs
     outputs: Outputs
     hits: Tensor  # int64 [D]
+    rows: int  # that it runs over
     calls: tuple[Call, ...]
 
 
@@ -166,17 +167,20 @@ def prefill_chain(model: Model, rows: int) -> PrefillChain:
 
 
 def observe_chain(model: Model, rows: int) -> ObserveChain:
-    """The engine that catches up with `rows` rows of one slot, the re-run ones included."""
+    """The engine that catches up with `rows` new rows of one slot, behind those run again."""
     assert model.state.history is not None
+    total = model.depths - 1 + rows
     inputs = ObserveInputs.make(model.device)
     outputs = Outputs.make(1, 1, model.depths, model.device)
-    buffers = DraftBuffers.make(model.config, 1, rows, outputs.drafts, model.act)
+    buffers = DraftBuffers.make(model.config, 1, total, outputs.drafts, model.act)
     begin = _call(
         *(model, DraftBegin, inputs.slot_S, inputs.end_S, outputs.accepted),
         *(model.state.history, *_shared(model), buffers.body, buffers.ahead),
     )
     calls = (begin, *_depths(model, buffers, first_S=inputs.first_S))
-    return ObserveChain(inputs=inputs, outputs=outputs, hits=buffers.hits[0], calls=calls)
+    return ObserveChain(
+        inputs=inputs, outputs=outputs, hits=buffers.hits[0], rows=total, calls=calls
+    )
 
 
 def _backbone(model: Model, body: RowBuffers) -> list[Call]:

@@ -97,16 +97,39 @@ class PrefillDraftBegin(Block):
         remember(history, rows, body.residual, ahead_A[: past + count])
 
 
-class DraftDepth(Block):
-    """One MTP layer over the rows, and its draft for the token behind the last one.
-
-    `ids` and `next` are the tokens ahead of each row at this depth and the following one; the draft
-    becomes the last row's at the following depth, unless the prompt knows better.
-    """
+class Depth(Block):
+    """One MTP layer over the rows, the hidden states in place."""
 
     def __init__(self, config: ModelConfig, act: torch.dtype, layer: LayerConfig):
         super().__init__(config, act, kind_of(layer))
         self.layer = layer
+
+    def run(
+        self,
+        r_TH: Tensor,
+        rows: Rows,
+        rotary: Rotary,
+        ids_SR: Tensor,
+        embed_VH: Tensor,
+        weights: MtpWeights,
+        pool: KvPool,
+        table: Tensor,
+    ) -> None:
+        """`ids` are the tokens ahead of each row at this depth."""
+        r_TH.copy_(
+            mtp_block(
+                *(r_TH, ids_SR.flatten(), embed_VH, weights, rows, rotary, pool, table),
+                *(self.config, self.layer, self.act),
+            )
+        )
+
+
+class DraftDepth(Depth):
+    """A depth, and its draft for the token behind the last row.
+
+    `next` are the tokens ahead of each row at the following depth; the draft becomes the last row's
+    there, unless the prompt knows better.
+    """
 
     def forward(
         self,
@@ -124,7 +147,7 @@ class DraftDepth(Block):
         draft_S: Tensor,
     ) -> None:
         entry_S = torch.arange(ids_SR.shape[0], device=ids_SR.device)
-        run_depth(self, r_TH, rows, rotary, ids_SR, embed_VH, weights, pool, table)
+        self.run(r_TH, rows, rotary, ids_SR, embed_VH, weights, pool, table)
         end_SH = r_TH.unflatten(0, ids_SR.shape)[entry_S, last_S]
         logits_SV = head(end_SH, weights.head_norm, weights.head, self.config, self.act)
         draft = argmax(logits_SV)
@@ -133,11 +156,11 @@ class DraftDepth(Block):
         next_SR.scatter_(1, last_S[:, None], after_S[:, None])
 
 
-class ObserveDepth(DraftDepth):
-    """The same for one entry, predicting at every row: right predictions of tokens that are there
-    already are counted from row `first` on."""
+class ObserveDepth(Depth):
+    """A depth of one entry that predicts at every row: right predictions of tokens that are there
+    already are counted from row `first` on. `next` and the draft as in DraftDepth."""
 
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(
         self,
         r_TH: Tensor,
         rows: Rows,
@@ -153,7 +176,7 @@ class ObserveDepth(DraftDepth):
         draft_S: Tensor,
         hits_S: Tensor,
     ) -> None:
-        run_depth(self, r_TH, rows, rotary, ids_SR, embed_VH, weights, pool, table)
+        self.run(r_TH, rows, rotary, ids_SR, embed_VH, weights, pool, table)
         logits_RV = head(r_TH, weights.head_norm, weights.head, self.config, self.act)
         guess_SR = argmax(logits_RV)[None]
         last = ids_SR.shape[1] - 1
@@ -163,22 +186,3 @@ class ObserveDepth(DraftDepth):
         hits_S.copy_((there_SR & (guess_SR == next_SR)).sum(dim=1))
         draft_S.copy_(guess_SR[:, last])
         next_SR[:, last].copy_(guess_SR[:, last])
-
-
-def run_depth(
-    block: DraftDepth,
-    r_TH: Tensor,
-    rows: Rows,
-    rotary: Rotary,
-    ids_SR: Tensor,
-    embed_VH: Tensor,
-    weights: MtpWeights,
-    pool: KvPool,
-    table: Tensor,
-) -> None:
-    """The MTP layer itself, the hidden states in place."""
-    place = rows, rotary, pool, table
-    config = block.config
-    r_TH.copy_(
-        mtp_block(r_TH, ids_SR.flatten(), embed_VH, weights, *place, config, block.layer, block.act)
-    )

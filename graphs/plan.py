@@ -37,6 +37,10 @@ class EnginePlan:
         """Row counts at which the MTP layers catch up."""
         return tuple(rows for rows in self.prefill if rows <= MAX_OBSERVED)
 
+    def largest_call(self, depths: int) -> int:
+        """Most rows of one slot in one call, those that `depths` MTP layers run again included."""
+        return max(self.prefill[-1] + depths, self.widths[-1])
+
     def context_for(self, positions: int) -> int:
         """Raises ValueError where no context is that large."""
         return smallest(self.contexts, positions, "context")

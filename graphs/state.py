@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from graphs.config import LayerConfig, ModelConfig
 from graphs.history import History, make_history
 from graphs.sampling import SamplingState, make_sampling
+from graphs.trees import nbytes_of
 
 BLOCK = 64  # tokens a block
 SCRATCH_BLOCK = 0
@@ -59,7 +59,7 @@ class State:
     @property
     def nbytes(self) -> int:
         """Bytes of every tensor, scratch included."""
-        return sum(leaf.nbytes for leaf in tree_leaves(self) if isinstance(leaf, Tensor))
+        return nbytes_of(self)
 
 
 for _kind in (KvPool, IndexerState, State):

@@ -8,13 +8,10 @@ far as they are chosen, and the indexer's scoring only where regions have to be 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from graphs.config import LayerConfig, ModelConfig, SparseConfig
 from graphs.formats import ExpertMatrix
+from graphs.trees import nbytes_of
 from graphs.weights import IndexerWeights, LayerWeights, ModelWeights, MoeWeights
 
 CACHE_ITEM = 2  # bf16 keys, values and ring rows
@@ -76,7 +73,7 @@ def decode_reads(
         for layer in config.layers
     ]
     head = Reads(
-        kind=HEAD, count=1, fixed=_nbytes((weights.norm, weights.head)), experts=0, cache=0
+        kind=HEAD, count=1, fixed=nbytes_of((weights.norm, weights.head)), experts=0, cache=0
     )
     chain = [_mtp_reads(config, weights, depth, load) for depth in range(load.depths)]
     return _merge([embed, *body, head, *chain])
@@ -102,7 +99,7 @@ def expert_bytes(weights: MoeWeights) -> float:
 def _layer_reads(
     config: ModelConfig, layer: LayerConfig, weights: LayerWeights, load: Load, distinct: float
 ) -> Reads:
-    fixed, experts = _nbytes(weights), 0.0
+    fixed, experts = nbytes_of(weights), 0.0
     if isinstance(weights.feed_forward, MoeWeights):
         fixed -= sum(matrix.nbytes for matrix in _stacks(weights.feed_forward))
         experts = distinct * expert_bytes(weights.feed_forward)
@@ -119,7 +116,7 @@ def _layer_reads(
 def _mtp_reads(config: ModelConfig, weights: ModelWeights, depth: int, load: Load) -> Reads:
     """One depth of the chain: as many rows as the step verifies, their embeddings included."""
     layer = config.mtp_layers[depth]
-    fixed = _nbytes(weights.mtp[depth]) + _row_bytes(weights) * load.rows
+    fixed = nbytes_of(weights.mtp[depth]) + _row_bytes(weights) * load.rows
     cache = sum(_kv_bytes(layer, config, position) for position in load.positions)
     return Reads(kind=MTP, count=1, fixed=fixed, experts=0, cache=cache)
 
@@ -146,7 +143,7 @@ def _summary_bytes(sparse: SparseConfig, position: int) -> int:
 
 def _scoring_bytes(weights: IndexerWeights) -> int:
     """What only scoring needs; keys and z are needed always, for the summaries of later rows."""
-    return _nbytes((weights.q, weights.w, weights.q_norm))
+    return nbytes_of((weights.q, weights.w, weights.q_norm))
 
 
 def _stacks(weights: MoeWeights) -> tuple[ExpertMatrix, ...]:
@@ -155,10 +152,6 @@ def _stacks(weights: MoeWeights) -> tuple[ExpertMatrix, ...]:
 
 def _row_bytes(weights: ModelWeights) -> int:
     return weights.embed[0].nbytes
-
-
-def _nbytes(tree: Any) -> int:
-    return sum(leaf.nbytes for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
 
 
 def _merge(parts: Sequence[Reads]) -> tuple[Reads, ...]:

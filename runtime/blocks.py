@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from graphs.config import ModelConfig
-from graphs.state import BLOCK, SCRATCH_BLOCK, State
+from graphs.state import BLOCK, SCRATCH_BLOCK, State, make_state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,3 +38,30 @@ class BlockPlan:
         first = SCRATCH_BLOCK + 1
         state.full_table[slot] = first + slot * self.full + logical
         state.sliding_table[slot] = first + slot * self.sliding + logical % self.sliding
+
+
+def mapped_state(
+    config: ModelConfig,
+    *,
+    slots: int,
+    context: int,
+    largest_call: int,
+    draft_tokens: int,
+    dtype: torch.dtype,
+    device: torch.device | None = None,
+) -> State:
+    """Zeroed state for `slots` requests in which every slot has its own blocks for all of it."""
+    plan = BlockPlan.of(config, context=context, largest_call=largest_call)
+    state = make_state(
+        config,
+        slots=slots,
+        full_blocks=slots * plan.full,
+        sliding_blocks=slots * plan.sliding,
+        context=context,
+        draft_tokens=draft_tokens,
+        dtype=dtype,
+        device=device,
+    )
+    for slot in range(slots):
+        plan.assign(state, slot)
+    return state

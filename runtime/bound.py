@@ -54,11 +54,10 @@ class Binder:
 
     def observer(self, rows: int) -> Bound:
         """For `rows` new rows, behind the ones that are always run again."""
-        total = rows + self._model.depths - 1
-        chain = observe_chain(self._model, total)
+        chain = observe_chain(self._model, rows)
         chain.inputs.ints[0] = self._model.state.slots
         outputs = (chain.outputs.ints, chain.hits)
-        return self._bind((chain.inputs.ints,), outputs, total, (), chain.calls)
+        return self._bind((chain.inputs.ints,), outputs, chain.rows, (), chain.calls)
 
     def _bind(
         self,

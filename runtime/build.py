@@ -7,7 +7,7 @@ means. Keeps true: what is written was run and compared first; no weight is in i
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,15 +31,14 @@ from graphs.machine import Machine, this_machine
 from graphs.manifest import FORMAT, Costs, EngineEntry, Manifest
 from graphs.ops.build import build_kernels, load_kernels, set_isa
 from graphs.plan import EnginePlan
-from graphs.state import make_state
 from graphs.weights import ModelWeights
+from runtime.blocks import mapped_state
 from runtime.costs import measure
 from runtime.engine import DTYPES, Precision
 from runtime.programs import COMPILERS
 
 Progress = Callable[[str, int, int], object]  # what, done, of how many
-# Sizes of the state that programs are compiled and checked on: all different, none of them 1.
-_SLOTS, _BLOCKS, _CONTEXT = 9, 60, 1024
+_CONTEXT = 1024  # positions that programs are checked on, if no chunk is longer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,15 +91,18 @@ def _fill(
 ) -> None:
     # Padding rows all write the scratch places: in which order must not depend on threads.
     torch.set_num_threads(1)
-    model = _reduced_model(config, weights, options.precision)
-    chains = list(exercises(model, options.plan))
+    model = _reduced_model(config, weights, options.precision, options.plan)
     dims = OpenDims(model.state)
-    tasks = {task.key: task for chain in chains for task in _tasks(chain, dims)}
+    planned = [
+        (chain, [task_of(call, dims) for call in chain.calls])
+        for chain in exercises(model, options.plan)
+    ]
+    tasks = {task.key: task for _, made in planned for task in made}
     compiler = options.make_compiler()
     kernels, files = _compile(list(tasks.values()), folder, compiler, options.jobs, progress)
     load_kernels(kernels)
     set_isa(options.machine.isa)
-    _check(model, chains, dims, compiler, files, progress)
+    _check(model, planned, compiler, files, progress)
     manifest = Manifest(
         format=FORMAT,
         model_config=config.digest,
@@ -111,7 +113,7 @@ def _fill(
         depths=model.depths,
         machine=options.machine,
         plan=options.plan,
-        engines=tuple(_entry(chain, dims, options.plan) for chain in chains),
+        engines=tuple(_entry(chain, made, options.plan) for chain, made in planned),
         programs={key: path.name for key, path in sorted(files.items())},
         kernels=kernels.name,
         costs=Costs(verify={}, draft={}, observe={}, acceptance=()),
@@ -121,31 +123,22 @@ def _fill(
     measure(config, weights, Artifact(folder=folder, manifest=manifest), progress).write(folder)
 
 
-def _reduced_model(config: ModelConfig, weights: ModelWeights, precision: Precision) -> Model:
+def _reduced_model(
+    config: ModelConfig, weights: ModelWeights, precision: Precision, plan: EnginePlan
+) -> Model:
     small, drawn = reduce(config, weights)
     act = DTYPES[precision]
-    state = make_state(
+    state = mapped_state(
         small,
-        slots=_SLOTS,
-        full_blocks=_BLOCKS,
-        sliding_blocks=_BLOCKS + 1,
-        context=_CONTEXT,
+        slots=plan.batches[-1],
+        context=max(_CONTEXT, plan.prefill[-1]),
+        largest_call=plan.largest_call(len(drawn.mtp)),
         draft_tokens=len(drawn.mtp),
         dtype=act,
     )
-    # Every slot has blocks of its own for as far as the exercises go.
-    each = _BLOCKS // _SLOTS
-    for slot in range(_SLOTS):
-        mapped = 1 + slot * each + torch.arange(state.full_table.shape[1]) % each
-        state.full_table[slot] = mapped
-        state.sliding_table[slot] = mapped
     return Model(
         config=small, act=act, weights=drawn, state=state, frequencies=frequencies(small, None)
     )
-
-
-def _tasks(chain: Exercise, dims: OpenDims) -> Iterator[Task]:
-    return (task_of(call, dims) for call in chain.calls)
 
 
 def _compile(
@@ -171,8 +164,7 @@ def _compile(
 
 def _check(
     model: Model,
-    chains: list[Exercise],
-    dims: OpenDims,
+    planned: list[tuple[Exercise, list[Task]]],
     compiler: Compiler,
     files: dict[str, Path],
     progress: Progress,
@@ -180,27 +172,26 @@ def _check(
     """Every program once, the rest of each chain eagerly, so that its inputs are real."""
     weights = weight_tensors(model)
     checked: set[str] = set()
-    for number, chain in enumerate(chains):
-        progress(f"checking {chain.name}", number, len(chains))
-        for call in chain.calls:
-            key = task_of(call, dims).key
-            if key in checked:
+    for number, (chain, made) in enumerate(planned):
+        progress(f"checking {chain.name}", number, len(planned))
+        for call, task in zip(chain.calls, made, strict=True):
+            if task.key in checked:
                 call.block(*call.args)
                 continue
-            program = compiler.load(call, files.get(key))
+            program = compiler.load(call, files.get(task.key))
             check_program(call, program, weights, reference=chain.affordable)
-            checked.add(key)
-    progress("checking", len(chains), len(chains))
+            checked.add(task.key)
+    progress("checking", len(planned), len(planned))
 
 
-def _entry(chain: Exercise, dims: OpenDims, plan: EnginePlan) -> EngineEntry:
+def _entry(chain: Exercise, made: list[Task], plan: EnginePlan) -> EngineEntry:
     return EngineEntry(
         kind=chain.kind,
         rows=chain.rows // chain.batch,
         batch=chain.batch,
         tp=1,
         contexts=plan.contexts,
-        programs=tuple(task.key for task in _tasks(chain, dims)),
+        programs=tuple(task.key for task in made),
     )
 
 

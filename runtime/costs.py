@@ -12,12 +12,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
-
 from graphs.artifact import Artifact
 from graphs.config import ModelConfig
 from graphs.manifest import Costs, Manifest
+from graphs.trees import nbytes_of
 from graphs.weights import ModelWeights
 from runtime.engine import Engine, Precision
 from runtime.exchange import Turn
@@ -40,8 +38,7 @@ def measure(
 ) -> Manifest:
     """The artifact's manifest with its costs filled in, if the model fits in memory."""
     manifest = artifact.manifest
-    size = sum(leaf.nbytes for leaf in tree_leaves(weights) if isinstance(leaf, Tensor))
-    if size > _ROOM * memory():
+    if nbytes_of(weights) > _ROOM * memory():
         return manifest
     progress("timing", 0, 1)
     precision: Precision = "fp32" if manifest.precision == "fp32" else "bf16"

@@ -16,11 +16,10 @@ from graphs.buffers import ACCEPTED
 from graphs.chain import Model
 from graphs.config import ModelConfig
 from graphs.layers.rope import frequencies
-from graphs.plan import MAX_WIDTH, EnginePlan, smallest
+from graphs.plan import EnginePlan, smallest
 from graphs.sampling import pack_bits
-from graphs.state import make_state
 from graphs.weights import ModelWeights
-from runtime.blocks import BlockPlan
+from runtime.blocks import mapped_state
 from runtime.bound import Binder, Bound
 from runtime.exchange import Committed, Observed, Turn
 from runtime.programs import Programs
@@ -64,22 +63,16 @@ class Engine:
         act, depths = DTYPES[precision], len(weights.mtp)
         # The last windows of a request that fills the context reach past it; never emitted.
         reach = context + plan.widths[-1]
-        blocks = BlockPlan.of(
-            config, context=reach, largest_call=max(plan.prefill[-1] + depths, plan.widths[-1])
-        )
-        self.state = make_state(
+        self.state = mapped_state(
             config,
             slots=slots,
-            full_blocks=slots * blocks.full,
-            sliding_blocks=slots * blocks.sliding,
             context=reach,
+            largest_call=plan.largest_call(depths),
             draft_tokens=depths,
             dtype=act,
             device=weights.embed.device,
         )
-        for slot in range(slots):
-            blocks.assign(self.state, slot)
-        model = Model(
+        self.model = Model(
             config=config,
             act=act,
             weights=weights,
@@ -89,7 +82,7 @@ class Engine:
         widest = smallest(plan.widths, 1 + draft_tokens, "width")
         self._widths = tuple(width for width in plan.widths if width <= widest)
         self._batches = _batches(plan, slots)
-        binder = Binder(model, programs, draft_tokens)
+        binder = Binder(self.model, programs, draft_tokens)
         with torch.inference_mode():
             self._decoders = {
                 (entries, width): binder.decoder(entries, width)
@@ -168,8 +161,8 @@ class Engine:
         width = 1 + max(len(turn.drafts) for turn in turns)
         entries = smallest(self._batches, len(turns), "batch")
         bound = self._decoders[entries, smallest(self._widths, width, "width")]
-        idle = [[self.state.slots, 0, 0] + [0] * MAX_WIDTH] * (entries - len(turns))
-        bound.inputs[0].array[:] = [_row(turn) for turn in turns] + idle
+        idle = [Turn(slot=self.state.slots, position=0, token=0)] * (entries - len(turns))
+        bound.inputs[0].array[:] = [turn.ints() for turn in (*turns, *idle)]
         (bound.drafting if draft else bound.runner).run()
         return self._read(bound, len(turns), drafting=draft)
 
@@ -207,11 +200,6 @@ class Engine:
                 )
             )
         return committed
-
-
-def _row(turn: Turn) -> list[int]:
-    pad = [0] * (MAX_WIDTH - 1 - len(turn.drafts))
-    return [turn.slot, turn.position, len(turn.drafts), turn.token, *turn.drafts, *pad]
 
 
 def _batches(plan: EnginePlan, slots: int) -> tuple[int, ...]:

@@ -5,6 +5,8 @@ Knows tokens and positions. Does not know tensors or requests.
 
 from dataclasses import dataclass
 
+from graphs.plan import MAX_WIDTH
+
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
@@ -14,6 +16,11 @@ class Turn:
     position: int
     token: int
     drafts: tuple[int, ...] = ()
+
+    def ints(self) -> list[int]:
+        """As graphs.buffers.DecodeInputs has it: one row of `ints`."""
+        pad = [0] * (MAX_WIDTH - 1 - len(self.drafts))
+        return [self.slot, self.position, len(self.drafts), self.token, *self.drafts, *pad]
 
 
 @dataclass(frozen=True, kw_only=True)

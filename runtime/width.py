@@ -112,6 +112,15 @@ class AutoWidth:
     def __post_init__(self) -> None:
         self._seen = [PRIOR_WEIGHT] * len(self.rates)
 
+    @classmethod
+    def of(cls, costs: Costs, *, batch: int, draft_tokens: int, most_rows: int) -> "AutoWidth":
+        """For a new request, from an artifact's table. Raises ValueError as StepCosts.of."""
+        return cls(
+            costs=StepCosts.of(costs, batch, draft_tokens),
+            rates=list(costs.acceptance[:draft_tokens]),
+            most_rows=most_rows,
+        )
+
     def drafts(self) -> int:
         expected, chance = 1.0, 1.0
         best, best_speed = 0, MARGIN / (self.costs.plain + self.costs.look)

@@ -46,6 +46,7 @@ class SpecTokens(StrEnum):
     three = "3"
 
 
+Precision = Annotated[PrecisionName, typer.Option(help="Activation precision.")]
 Pin = Annotated[
     str | None,
     typer.Option("--artifact-sha256", metavar="DIGEST", help="Refuse any other artifact."),
@@ -77,9 +78,7 @@ def generate_command(
     spec_tokens: Annotated[
         SpecTokens, typer.Option(help="Tokens drafted a step; auto goes by measured cost.")
     ] = SpecTokens.auto,
-    precision: Annotated[
-        PrecisionName, typer.Option(help="Activation precision.")
-    ] = PrecisionName.bf16,
+    precision: Precision = PrecisionName.bf16,
     compiler: Annotated[
         CompilerName, typer.Option(help="eager needs no build and is slow.")
     ] = CompilerName.inductor,
@@ -137,9 +136,7 @@ def build_command(
     prefill: Annotated[
         str | None, typer.Option(help="Prompt tokens a chunk.", show_default="32,256")
     ] = None,
-    precision: Annotated[
-        PrecisionName, typer.Option(help="Activation precision.")
-    ] = PrecisionName.bf16,
+    precision: Precision = PrecisionName.bf16,
     compiler: Annotated[CompilerName, typer.Option()] = CompilerName.inductor,
     sku: Annotated[
         str | None,

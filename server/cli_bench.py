@@ -16,18 +16,18 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from graphs.checkpoint import Checkpoint
-from graphs.compile.check import ProgramError
-from graphs.ops.build import KernelBuildError, set_threads
+from graphs.config import ModelConfig
+from graphs.ops.build import set_threads
 from graphs.plan import EnginePlan
 from graphs.synthetic import SyntheticDims
 from graphs.synthetic_weights import write_synthetic
+from graphs.weights import ModelWeights
 from runtime.bench.plots import write_plots
 from runtime.bench.run import ForcedError, Options, Subject, check, measure
 from runtime.bench.tables import LEGEND, Table, tables, to_json
-from runtime.build import BuildOptions
+from runtime.build import BuildOptions, open_checkpoint
 from runtime.programs import programs_of
-from runtime.store import find_or_build
-from server.cli_build import progress_bar
+from server.cli_engine import cached_artifact
 from server.errors import fail, user_errors
 
 WIDE = 120
@@ -49,9 +49,9 @@ class BenchOptions:
 def run(options: BenchOptions) -> None:
     """Measure and print. Raises typer.Exit: 2 for a user's mistake, 1 for a failure."""
     console = Console(stderr=True, highlight=False)
-    with _checkpoint(options) as checkpoint:
+    with _checkpoint(options) as (checkpoint, weights):
         with user_errors():
-            subject = _subject(checkpoint, options, console)
+            subject = _subject(checkpoint.config, weights, options, console)
         with console.status("preparing") as status:
             try:
                 result = measure(subject, options.measured, status.update)
@@ -68,25 +68,22 @@ def run(options: BenchOptions) -> None:
         console.print(f"plots: {', '.join(map(str, written))}")
 
 
-def _subject(checkpoint: Checkpoint, options: BenchOptions, console: Console) -> Subject:
+def _subject(
+    config: ModelConfig, weights: ModelWeights, options: BenchOptions, console: Console
+) -> Subject:
     """The model with the cache's engines for the shapes to be measured, built if need be."""
     measured = options.measured
-    config, weights = checkpoint.config, checkpoint.load(mtp=not checkpoint.missing_mtp)
     plan = EnginePlan(widths=measured.widths, batches=measured.batches)
     check(config, weights, measured)
     building = BuildOptions(plan=plan, compiler=options.compiler)
-    try:
-        with progress_bar(console) as report:
-            artifact = find_or_build(config, weights, building, progress=report)
-    except (KernelBuildError, ProgramError) as error:
-        raise ValueError(str(error)) from error
+    artifact = cached_artifact(config, weights, building, console)
     programs = programs_of(artifact)
     set_threads(measured.threads)
     return Subject(config=config, weights=weights, programs=programs, plan=plan)
 
 
 @contextmanager
-def _checkpoint(options: BenchOptions) -> Iterator[Checkpoint]:
+def _checkpoint(options: BenchOptions) -> Iterator[tuple[Checkpoint, ModelWeights]]:
     """The named checkpoint, or a synthetic one for as long as the context lasts."""
     with tempfile.TemporaryDirectory() as scratch:
         with user_errors():
@@ -96,8 +93,8 @@ def _checkpoint(options: BenchOptions) -> Iterator[Checkpoint]:
             if options.synthetic:
                 folder = Path(scratch)
                 write_synthetic(folder, parse_dims(options.dims))
-            checkpoint = Checkpoint.open(folder)
-        yield checkpoint
+            opened = open_checkpoint(folder, drafting=False)
+        yield opened
 
 
 def parse_dims(given: Sequence[str]) -> SyntheticDims:

@@ -4,7 +4,6 @@ Knows where artifacts come from and what to tell the user meanwhile. Keeps true:
 the user names is used or refused, never replaced.
 """
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from runtime.build import BuildOptions
 from runtime.engine import Engine, Precision
 from runtime.programs import programs_of
 from runtime.store import cached_folder, find_or_build
-from runtime.width import AutoWidth, FixedWidth, StepCosts, WidthPolicy
+from runtime.width import AutoWidth, FixedWidth, WidthPolicy
 from server.cli_build import progress_bar
 
 
@@ -55,17 +54,17 @@ def make_engine(
         config,
         weights,
         programs=programs_of(artifact),
-        plan=dataclasses.replace(plan, batches=plan.batches[:1]),
+        plan=plan,
         precision=request.precision,
         draft_tokens=wanted,
         context=plan.context_for(request.context),
     )
     if request.draft_tokens is not None or not artifact.manifest.costs.verify:
         return engine, FixedWidth(count=wanted)
-    costs = artifact.manifest.costs
-    policy = AutoWidth(
-        costs=StepCosts.of(costs, plan.batches[0], wanted),
-        rates=list(costs.acceptance[:wanted]),
+    policy = AutoWidth.of(
+        artifact.manifest.costs,
+        batch=plan.batches[0],
+        draft_tokens=wanted,
         most_rows=max(engine.observed, default=0),
     )
     return engine, policy
@@ -100,10 +99,20 @@ def _artifact(config: ModelConfig, weights: ModelWeights, request: EngineRequest
     if request.artifact_sha256 is not None:
         raise ValueError("--artifact-sha256 pins an artifact, and none is built: name --artifact")
     console.print("building this model's engines, once (--compiler eager does without)")
-    try:
-        with progress_bar(console) as report:
-            artifact = find_or_build(config, weights, options, progress=report)
-    except (KernelBuildError, ProgramError) as error:
-        raise ValueError(str(error)) from error
+    artifact = cached_artifact(config, weights, options, console)
     console.print(f"built {artifact.folder}", soft_wrap=True)
     return artifact
+
+
+def cached_artifact(
+    config: ModelConfig, weights: ModelWeights, options: BuildOptions, console: Console
+) -> Artifact:
+    """The cache's artifact, built with a progress bar first if there is none.
+
+    Raises ValueError, also for what a build fails with.
+    """
+    try:
+        with progress_bar(console) as report:
+            return find_or_build(config, weights, options, progress=report)
+    except (KernelBuildError, ProgramError) as error:
+        raise ValueError(str(error)) from error

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from graphs.chain import Call, Model, decode_chain, observe_chain, prefill_chain
 from graphs.compile.compiler import Step
 from graphs.ops.library import References
-from graphs.plan import EnginePlan
+from graphs.plan import MAX_WIDTH, EnginePlan
+from graphs.trees import tensors_of
 
 REFERENCE_ROWS = 4  # a reference decodes every expert that its rows choose: few rows, few experts
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -70,14 +70,14 @@ def exercises(model: Model, plan: EnginePlan) -> Iterator[Exercise]:
             place = torch.stack([slot, 9 + 5 * slot, drafted], dim=1)
             if entries > 1:
                 place[-1, 0] = model.state.slots
-            chain.inputs.ints.copy_(torch.cat([place, ids(entries, 4)], dim=1))
+            chain.inputs.ints.copy_(torch.cat([place, ids(entries, MAX_WIDTH)], dim=1))
             calls = (*chain.verify, *chain.draft)
             yield Exercise(kind="decode", batch=entries, rows=entries * width, calls=calls)
     for rows in plan.observed if model.depths else ():
-        total = rows + model.depths - 1
-        observed = observe_chain(model, total)
-        observed.inputs.ints.copy_(torch.tensor([0, plan.prefill[-1] - 4, total - rows]))
-        yield Exercise(kind="observe", batch=1, rows=total, calls=observed.calls)
+        observed = observe_chain(model, rows)
+        first = observed.rows - rows
+        observed.inputs.ints.copy_(torch.tensor([0, plan.prefill[-1] - 4, first]))
+        yield Exercise(kind="observe", batch=1, rows=observed.rows, calls=observed.calls)
 
 
 @torch.inference_mode()
@@ -126,8 +126,7 @@ def _compare(call: Call, before: list[Tensor], got: list[Tensor], slow: list[Ten
 
 
 def weight_tensors(model: Model) -> list[Tensor]:
-    held = (model.weights, model.frequencies)
-    return [leaf for leaf in tree_leaves(held) if isinstance(leaf, Tensor)]
+    return tensors_of((model.weights, model.frequencies))
 
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:

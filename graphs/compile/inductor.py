@@ -11,13 +11,13 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
 from torch._C._aoti import AOTIModelPackageLoader
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from graphs.chain import Call
 from graphs.compile.compiler import Step
 from graphs.compile.program import Task, TensorSpec
+from graphs.trees import tensors_of
 
 _OPTIONS = {
     "cpp.threads": 1,
@@ -66,9 +66,8 @@ def export(task: Task) -> torch.export.ExportedProgram:
     with FakeTensorMode():
         args = tree_map_only(TensorSpec, TensorSpec.empty, task.args)
     specs = [leaf for leaf in tree_leaves(task.args) if isinstance(leaf, TensorSpec)]
-    tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor)]
     shapes = torch.export.ShapesCollection()
-    for tensor, spec in zip(tensors, specs, strict=True):
+    for tensor, spec in zip(tensors_of(args), specs, strict=True):
         if spec.open:
             shapes[tensor] = dict.fromkeys(spec.open, torch.export.Dim.AUTO)
     dynamic = shapes.dynamic_shapes(task.block, args)

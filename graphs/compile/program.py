@@ -20,6 +20,7 @@ from graphs.blocks import Block
 from graphs.chain import Call
 from graphs.config import ModelConfig
 from graphs.state import State
+from graphs.trees import tensors_of
 
 # The parts of a config that a block's code can depend on and its own identity does not name.
 _COMMON = ("hidden_dim", "dense_dim", "moe", "sparse", "rms_eps", "fp32_residual", "ssmax")
@@ -63,9 +64,8 @@ class OpenDims:
     """Which dimensions of a model's state are open: the first of every tensor, both of a table."""
 
     def __init__(self, state: State):
-        tensors = [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor)]
         self._state = state  # keeps the ids below valid
-        self._open: dict[int, tuple[int, ...]] = {id(tensor): (0,) for tensor in tensors}
+        self._open: dict[int, tuple[int, ...]] = {id(tensor): (0,) for tensor in tensors_of(state)}
         for table in (state.full_table, state.sliding_table):
             self._open[id(table)] = (0, 1)
 

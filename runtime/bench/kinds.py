@@ -5,17 +5,15 @@ true: the blocks run in the order and with the arguments of a real step, so each
 the block before left them; kinds are named as in graphs.traffic.
 """
 
-import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from graphs.chain import Call, Model, decode_chain
+from graphs.chain import Call, decode_chain
 from graphs.compile.compiler import Step
 from graphs.compile.program import OpenDims
-from graphs.layers.rope import frequencies
 from graphs.traffic import EMBED, HEAD, MTP
 from runtime.engine import Engine
 from runtime.exchange import Turn
@@ -39,15 +37,7 @@ class StepProfile:
     def __init__(
         self, engine: Engine, programs: Programs, *, width: int, depths: int, entries: int
     ):
-        act = engine.state.layers[0].k.dtype
-        model = Model(
-            config=engine.config,
-            act=act,
-            weights=engine.weights,
-            state=engine.state,
-            frequencies=frequencies(engine.config, engine.weights.embed.device),
-        )
-        chain = decode_chain(model, entries, width)
+        chain = decode_chain(engine.model, entries, width)
         calls = [*chain.verify, *(chain.draft[: 1 + depths] if depths else ())]
         dims = OpenDims(engine.state)
         with torch.inference_mode():
@@ -60,9 +50,8 @@ class StepProfile:
     def run(self, turns: Sequence[Turn], repeats: int) -> list[KindTime]:
         """Run the step again and again at the same place; nothing it commits is kept."""
         self._ints.zero_()
-        for entry, t in enumerate(turns):
-            row = (t.slot, t.position, len(t.drafts), t.token, *t.drafts)
-            self._ints[entry, : len(row)] = torch.tensor(row)
+        for entry, turn in enumerate(turns):
+            self._ints[entry] = torch.tensor(turn.ints())
         runs = [self._once() for _ in range(repeats)]
         kinds = dict.fromkeys(kind for kind, _ in self._steps)
         return [
@@ -92,9 +81,3 @@ def kind_of(call: Call) -> str:
         attention, feed_forward = name.removeprefix("layer-").split("-")
         return f"{attention} + {feed_forward}"
     return MTP if name.startswith("draft-") else _NAMES[name]
-
-
-def chain_seconds(times: Sequence[KindTime]) -> float:
-    """Median of a whole step inside the engine's programs."""
-    runs = zip(*(kind.seconds for kind in times), strict=True)
-    return statistics.median(sum(run) for run in runs)

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from graphs.machine import this_machine
 from runtime.bench.tables import Table
 from tests.bench.bars import bars_table
 
@@ -84,12 +85,8 @@ def markdown(table: Table) -> str:
 
 def machine() -> str:
     """What the numbers were measured on, and when."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    cpu = names[0] if names else platform.processor() or platform.machine()
     return (
-        f"{cpu}, {os.cpu_count()} cores seen, "
+        f"{this_machine().device}, {os.cpu_count()} cores seen, "
         f"Python {platform.python_version()}, torch {torch.__version__}, "
         f"{datetime.now(UTC):%Y-%m-%d}"
     )

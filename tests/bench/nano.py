@@ -4,7 +4,6 @@ The eager path runs in a process of its own, because loading kernels replaces th
 operators for good. Keeps true: every number of a round is taken in that round.
 """
 
-import dataclasses
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ from runtime.bench.tables import US, Table, spread
 from runtime.engine import Engine
 from runtime.request import SamplingParams
 from runtime.tokenizer import Tokenizer
-from runtime.width import AutoWidth, StepCosts
+from runtime.width import AutoWidth
 from tests.bench.child import Child
 from tests.bench.document import Section
 from tests.bench.prompts import prompts
@@ -60,13 +59,12 @@ def run(say: Callable[[str], object]) -> Section:
 
 def make_runners(what: Subject, artifact: Artifact) -> dict[str, Runner]:
     """K = 0 to 3 by their number, then the width policy."""
-    plan = dataclasses.replace(what.plan, batches=what.plan.batches[:1])
     engines = [
         Engine(
             what.config,
             what.weights,
             programs=what.programs,
-            plan=plan,
+            plan=what.plan,
             draft_tokens=count,
             context=CONTEXT,
         )
@@ -76,9 +74,10 @@ def make_runners(what: Subject, artifact: Artifact) -> dict[str, Runner]:
     costs, most = artifact.manifest.costs, engines[-1].draft_tokens
 
     def policy() -> AutoWidth:
-        return AutoWidth(
-            costs=StepCosts.of(costs, plan.batches[0], most),
-            rates=list(costs.acceptance[:most]),
+        return AutoWidth.of(
+            costs,
+            batch=what.plan.batches[0],
+            draft_tokens=most,
             most_rows=max(engines[-1].observed, default=0),
         )
 

@@ -5,7 +5,6 @@ clock when it was started. Its artifact is built already. Prints one JSON object
 take is found by running a tiny checkpoint the same way.
 """
 
-import dataclasses
 import json
 import sys
 import time
@@ -15,7 +14,7 @@ from runtime.engine import Engine
 from runtime.generate import generate
 from runtime.request import SamplingParams
 from runtime.tokenizer import Tokenizer
-from tests.bench.subjects import PLAN, built
+from tests.bench.subjects import built
 
 GENERATED = 64
 CONTEXT = 4096
@@ -38,7 +37,7 @@ def run(folder: Path, compiler: str, began: float) -> dict[str, float]:
         config,
         what.weights,
         programs=what.programs,
-        plan=dataclasses.replace(PLAN, batches=PLAN.batches[:1]),
+        plan=what.plan,
         context=CONTEXT,
     )
     params = SamplingParams(max_tokens=GENERATED, ignore_eos=True)

@@ -39,7 +39,7 @@ def calls_of(model: Model) -> dict[str, tuple[Call, ...]]:
     prefill, decode, observe = (
         prefill_chain(model, 16),
         decode_chain(model, 2, 4),
-        observe_chain(model, 18),
+        observe_chain(model, 16),
     )
     prefill.inputs.ints.copy_(torch.tensor([SLOT, 0, START, START]))
     prefill.inputs.tokens[:START] = prompt[:START]

@@ -42,7 +42,7 @@ def decode_keys(model: Model, entries: int = 2, width: int = 4) -> list[str]:
 
 
 def every_key(model: Model) -> list[str]:
-    prefill, observe = prefill_chain(model, 16), observe_chain(model, 18)
+    prefill, observe = prefill_chain(model, 16), observe_chain(model, 16)
     return [
         *decode_keys(model),
         *keys(model, (*prefill.verify, *prefill.draft, *observe.calls)),

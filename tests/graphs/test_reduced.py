@@ -32,7 +32,7 @@ def keys(model: whole.Model) -> set[str]:
     )
     decode, prefill = decode_chain(made, 2, 4), prefill_chain(made, 16)
     chains = (decode.verify, decode.draft, prefill.verify, prefill.draft)
-    calls = [call for chain in chains for call in chain] + list(observe_chain(made, 18).calls)
+    calls = [call for chain in chains for call in chain] + list(observe_chain(made, 16).calls)
     dims = OpenDims(made.state)
     return {task_of(call, dims).key for call in calls}
 

@@ -20,9 +20,9 @@ from graphs.layers.norm import rms_norm
 from graphs.layers.rope import Rotary, frequencies, rotary_index, rotary_tables
 from graphs.mtp import mtp_block
 from graphs.rows import Rows
-from graphs.state import State, make_state
+from graphs.state import State
 from graphs.weights import ModelWeights
-from runtime.blocks import BlockPlan
+from runtime.blocks import mapped_state
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 FP32, BF16 = torch.float32, torch.bfloat16
@@ -49,19 +49,14 @@ def fresh_state(
     model: Model, dtype: torch.dtype = FP32, *, context: int = 256, slots: int = 1
 ) -> State:
     """State for `slots` requests with every block mapped."""
-    plan = BlockPlan.of(model.config, context=context, largest_call=context)
-    state = make_state(
+    return mapped_state(
         model.config,
         slots=slots,
-        full_blocks=slots * plan.full,
-        sliding_blocks=slots * plan.sliding,
         context=context,
+        largest_call=context,
         draft_tokens=3,
         dtype=dtype,
     )
-    for slot in range(slots):
-        plan.assign(state, slot)
-    return state
 
 
 def rows_at(start: int, count: int, slot: int = 0) -> Rows:

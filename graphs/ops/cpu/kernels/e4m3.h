@@ -29,30 +29,14 @@ inline uint8_t to_e4m3(float x) {
   return static_cast<uint8_t>((std::signbit(y) ? 0x80 : 0) | (y != y ? 0x7f : code));
 }
 
-#if defined(__AVX512BF16__)
-// The two bytes of the bf16 value of each code without its sign.
-struct E4m3Bytes {
-  alignas(64) uint8_t low[128] = {}, high[128] = {};
-
-  constexpr E4m3Bytes() {
-    for (int code = 0; code < 128; ++code) {
-      uint32_t bits = std::bit_cast<uint32_t>(e4m3(code));
-      low[code] = static_cast<uint8_t>(bits >> 16);
-      high[code] = static_cast<uint8_t>(bits >> 24);
-    }
-  }
-};
-inline constexpr E4m3Bytes kE4m3Bytes;
-#endif
-
 // Sixteen rows of `width` codes, each a column of B in words of bf16: words<bf16>(width) steps.
 inline void pack_codes_across(const uint8_t* const (&rows)[kLanes], int64_t width, float* b,
                               int64_t b_stride) {
 #if defined(__AVX512BF16__)
-  const __m512i low_0 = _mm512_load_si512(kE4m3Bytes.low);
-  const __m512i low_1 = _mm512_load_si512(kE4m3Bytes.low + 64);
-  const __m512i high_0 = _mm512_load_si512(kE4m3Bytes.high);
-  const __m512i high_1 = _mm512_load_si512(kE4m3Bytes.high + 64);
+  const __m512i low_0 = _mm512_load_si512(kTables.e4m3_low);
+  const __m512i low_1 = _mm512_load_si512(kTables.e4m3_low + 64);
+  const __m512i high_0 = _mm512_load_si512(kTables.e4m3_high);
+  const __m512i high_1 = _mm512_load_si512(kTables.e4m3_high + 64);
   const __m512i sign = _mm512_set1_epi8((char)0x80);
   // In each four words: the first two codes of all, then the last two.
   const __m512i halves = _mm512_broadcast_i32x4(

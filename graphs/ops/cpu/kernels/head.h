@@ -1,45 +1,17 @@
 // What happens to one head of a row before it is used: norm, then rotation (architecture 3.2, 3.4).
-// Keeps true: sums run in one order, sixteen lanes over the row and then the tree of sum().
 #pragma once
 
-#include <cmath>
-
+#include "kernels/rows.h"
 #include "kernels/vec.h"
 
 namespace fs::FS_ISA {
 
-// body(offset, count) over a row in steps of sixteen, the last one shorter.
-template <typename Body>
-inline void each_step(int64_t width, const Body& body) {
-  for (int64_t i = 0; i < width; i += kLanes) body(i, width - i < kLanes ? width - i : kLanes);
-}
-
-template <typename T>
-inline V load_some(const T* p, int64_t count) {
-  return count == kLanes ? load(p) : load_part(p, count);
-}
-
-template <typename T>
-inline void store_some(V x, T* p, int64_t count) {
-  if (count == kLanes) return store(x, p);
-  T whole[kLanes];
-  store(x, whole);
-  std::memcpy(p, whole, count * sizeof(T));
-}
-
-// x * rsqrt(mean of squares + eps) * (1 + weight), rounded to X, as floats.
+// The norm of x, rounded to X, as floats.
 template <typename X, typename T, typename W>
 void rms_norm_head(const T* x, const W* weight, int64_t width, float eps, float* out) {
-  V squares = splat(0);
-  each_step(width, [&](int64_t i, int64_t count) {
-    V part = load_some(x + i, count);
-    squares = fma(part, part, squares);
-  });
-  V scale = splat(1 / std::sqrt(sum(squares) / width + eps));
-  each_step(width, [&](int64_t i, int64_t count) {
+  rms_norm_row(x, weight, width, eps, [&](V normed, int64_t i, int64_t count) {
     X y[kLanes];
-    V factor = add(splat(1), load_some(weight + i, count));
-    store(mul(mul(load_some(x + i, count), scale), factor), y);
+    store(normed, y);
     store_some(load(y), out + i, count);
   });
 }
