@@ -1,10 +1,11 @@
 // Reads the rows of a weight matrix as operands, in whatever precision they are stored.
 //
 // A reader holds kOuts neighbouring rows; at(i, s) is step s of row i, part(...) its first
-// elements, for a row's last, incomplete step. Up to kFewGroups groups of activation rows it is faster to
-// decode a weight for each than to keep it in a buffer. Keeps true: decoding gives the same values
-// wherever it is done. An nvfp4 operand is e2m1 * e4m3, which bf16 holds exactly; the matrix's
-// factor multiplies the finished sum. An fp8 operand is the scaled weight, rounded once to X.
+// elements, for a row's last, incomplete step. Up to kFewGroups groups of activation rows it is
+// faster to decode a weight for each than to keep it in a buffer. Keeps true: decoding gives the
+// same values wherever it is done. An nvfp4 operand is e2m1 * e4m3, which bf16 holds exactly; the
+// matrix's factor multiplies the finished sum. An fp8 operand is the scaled weight, rounded once
+// to X.
 #pragma once
 
 #include "kernels/matrix.h"
@@ -94,28 +95,9 @@ struct Nvfp4Rows {
     copy_part<2>(scales, scale[i] + s * (kStep<X> / 16), count / 16);
     return decode(codes, scales);
   }
-#if defined(__AVX512BF16__)
-  static __m512i table(uint8_t scale) {
-    return _mm512_castsi256_si512(_mm256_load_si256((const __m256i*)kScaled[scale]));
-  }
-#endif
   FS_INLINE static Operand<X> decode(const uint8_t* codes, const uint8_t* scales) {
-#if defined(__AVX512BF16__)
-    if constexpr (sizeof(X) == 2) {
-      // b + (b << 12): a nibble at the foot of each word.
-      __m512i index = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)codes));
-      index = _mm512_madd_epi16(index, _mm512_set1_epi32(0x1001));
-      // Two tables of 16 values: those of the first scale, and from 32 those of the second.
-      const __m512i low = _mm512_set1_epi16(15);
-      const __m512i second = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(32), 1);
-      index = _mm512_ternarylogic_epi64(index, low, second, 0xea);  // (index & low) | second
-      __m512i values = _mm512_permutex2var_epi16(table(scales[0]), index, table(scales[1]));
-      return {(__m512bh)values};
-    } else
-#endif
-    {
-      return {load_e2m1(codes, kE4m3[scales[0]])};
-    }
+    V x[kStep<X> / kLanes] = {load_e2m1(codes, kE4m3[scales[0]])};
+    return rounded_operand<X>(x);
   }
 };
 

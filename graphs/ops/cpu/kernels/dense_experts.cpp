@@ -23,47 +23,50 @@ inline V swiglu(V gate, V up, float limit) {
 template <typename X>
 struct Layer {
   const ExpertsJob& job;
-  int64_t width;  // of the intermediate activations
-  Packed<X>*h, *act;
+  int64_t width;      // of the intermediate activations
+  Inputs<X> h{};      // of all assignments, as gate and up read them
+  PackedRows<X> act;  // what down reads
 
   explicit Layer(const ExpertsJob& j) : job(j), width(j.experts[0].gate.out) {
-    PackedRows<X> in{nullptr, job.assignments, job.hidden}, mid{nullptr, job.assignments, width};
-    h = (Packed<X>*)scratch(Use::rows, in.elements() * sizeof(Packed<X>));
-    act = (Packed<X>*)scratch(Use::act, mid.elements() * sizeof(Packed<X>));
+    const Expert& e = job.experts[0];
+    for (Order order : {order_of<X>(e.gate), order_of<X>(e.up)}) {
+      PackedRows<X>& rows = h.in_order[static_cast<int>(order)];
+      rows = {nullptr, job.assignments, job.hidden, order};
+      rows.data = input_scratch<X>(rows);
+    }
+    act = {nullptr, job.assignments, width, order_of<X>(e.down)};
+    act.data = (Packed<X>*)scratch(Use::act, act.elements() * sizeof(Packed<X>));
   }
-  PackedRows<X> part(Packed<X>* data, const Expert& e, int64_t in) const {
-    PackedRows<X> one{nullptr, 1, in};
-    return {data + e.first * one.elements(), e.count, in};
+  // The rows of one expert, in groups of their own.
+  static PackedRows<X> part(const PackedRows<X>& all, const Expert& e) {
+    return {all.data + all.steps() * kStep<X> * e.first, e.count, all.in, all.order};
   }
-  PackedRows<X> input(const Expert& e) const { return part(h, e, job.hidden); }
-  PackedRows<X> middle(const Expert& e) const { return part(act, e, width); }
 
   void pack(const Expert& e) const {
-    PackedRows<X> x = input(e);
-    for (int64_t g = 0; g < x.groups(); ++g)
-      pack_group<X, X>(x, g, [&](int64_t i) {
-        return (const X*)job.h + job.row[e.first + i] * job.h_stride;
-      });
+    for (const PackedRows<X>& all : h.in_order)
+      if (all.data != nullptr)
+        pack_rows<X, X>(part(all, e), [&](int64_t i) {
+          return (const X*)job.h + job.row[e.first + i] * job.h_stride;
+        });
+    part(act, e).clear_end();
   }
 
   // Outputs [begin, end) of gate and up, and the activation where down will read it.
   void up(const Expert& e, int64_t begin, int64_t end) const {
-    PackedRows<X> x = input(e), to = middle(e);
     float* gate_y = (float*)scratch(Use::sums, 2 * e.count * kBlock * sizeof(float));
     float* up_y = gate_y + e.count * kBlock;
-    product<X>(x, e.gate, begin, end, gate_y, kBlock);
-    product<X>(x, e.up, begin, end, up_y, kBlock);
-    // The last block also clears what its last operand holds past the width.
-    int64_t stop = end < width ? end : (end + kStep<X> - 1) / kStep<X> * kStep<X>;
+    product<X>(part(h.of(e.gate), e), e.gate, begin, end, gate_y, kBlock);
+    product<X>(part(h.of(e.up), e), e.up, begin, end, up_y, kBlock);
+    PackedRows<X> to = part(act, e);
     for (int64_t g = 0; g < to.groups(); ++g) {
       for (int64_t row = to.first(g); row < to.first(g + 1); ++row) {
-        for (int64_t k = begin; k < stop; k += kLanes) {
-          int64_t at = row * kBlock + k - begin, there = end - k < 0 ? 0 : end - k;
-          bool all = there >= kLanes;
-          V a = all ? load(gate_y + at) : load_part(gate_y + at, there);
-          V b = all ? load(up_y + at) : load_part(up_y + at, there);
+        for (int64_t k = begin; k < end; k += kLanes) {
+          int64_t at = row * kBlock + k - begin;
+          bool all = end - k >= kLanes;
+          V a = all ? load(gate_y + at) : load_part(gate_y + at, end - k);
+          V b = all ? load(up_y + at) : load_part(up_y + at, end - k);
           V both = swiglu(rounded_to<X>(a), rounded_to<X>(b), job.limit);
-          store_packed<X>(both, to.at(g, row - to.first(g), k));
+          to.put(g, row - to.first(g), k, both);
         }
       }
     }
@@ -71,7 +74,7 @@ struct Layer {
 
   void down(const Expert& e, int64_t begin, int64_t end) const {
     float* y = (float*)scratch(Use::sums, e.count * kBlock * sizeof(float));
-    product<X>(middle(e), e.down, begin, end, y, kBlock);
+    product<X>(part(act, e), e.down, begin, end, y, kBlock);
     for (int64_t row = 0; row < e.count; ++row)
       write(y + row * kBlock, end - begin, (X*)job.y + (e.first + row) * job.hidden + begin);
   }

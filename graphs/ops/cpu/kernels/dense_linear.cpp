@@ -11,7 +11,7 @@ inline int64_t blocks(const Matrix& m) { return (m.out + kBlock - 1) / kBlock; }
 template <typename X>
 struct Linear {
   const LinearJob& job;
-  PackedRows<X> x;
+  Inputs<X> x{};
   int64_t width = 0;  // outputs of all matrices
 
   // Block `piece` of the blocks of all matrices in turn.
@@ -24,7 +24,7 @@ struct Linear {
     }
     int64_t begin = piece * kBlock, end = begin + kBlock < m->out ? begin + kBlock : m->out;
     float* y = (float*)scratch(Use::sums, job.rows * kBlock * sizeof(float));
-    product<X>(x, *m, begin, end, y, kBlock);
+    product<X>(x.of(*m), *m, begin, end, y, kBlock);
     for (int64_t row = 0; row < job.rows; ++row) {
       int64_t at = row * width + column + begin;
       if (job.out_bf16) write(y + row * kBlock, end - begin, (bf16*)job.out + at);
@@ -32,15 +32,22 @@ struct Linear {
     }
   }
 
+  void pack(Order order) {
+    PackedRows<X>& rows = x.in_order[static_cast<int>(order)];
+    if (rows.data != nullptr) return;
+    rows = {nullptr, job.rows, job.in, order};
+    rows.data = input_scratch<X>(rows);
+    pack_rows<X, X>(rows, [&](int64_t i) { return (const X*)job.x + i * job.x_stride; });
+  }
+
   void run() {
-    x.data = (Packed<X>*)scratch(Use::rows, x.elements() * sizeof(Packed<X>));
-    for (int64_t g = 0; g < x.groups(); ++g)
-      pack_group<X, X>(x, g, [&](int64_t i) { return (const X*)job.x + i * job.x_stride; });
     int64_t pieces = 0, bytes = 0;
     for (int64_t i = 0; i < job.count; ++i) {
-      width += job.matrices[i].out;
-      pieces += blocks(job.matrices[i]);
-      bytes += job.matrices[i].out * job.matrices[i].row_bytes();
+      const Matrix& m = job.matrices[i];
+      width += m.out;
+      pieces += blocks(m);
+      bytes += m.out * m.row_bytes();
+      pack(order_of<X>(m));
     }
     int64_t grain = pieces_at_once(pieces, bytes, job.rows);
     parallel_for(pieces, grain, [&](int64_t piece, int64_t end) {
@@ -52,8 +59,7 @@ struct Linear {
 }  // namespace
 
 void linear(const LinearJob& job) {
-  if (job.act_bf16) Linear<bf16>{job, {nullptr, job.rows, job.in}}.run();
-  else Linear<float>{job, {nullptr, job.rows, job.in}}.run();
+  job.act_bf16 ? Linear<bf16>{job}.run() : Linear<float>{job}.run();
 }
 
 }  // namespace fs::FS_ISA

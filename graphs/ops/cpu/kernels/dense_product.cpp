@@ -1,17 +1,23 @@
 // Products in every format: which loop a block of outputs takes.
 #include "kernels/tiles.h"
+#include "kernels/woven.h"
 
 namespace fs::FS_ISA {
 namespace {
+
+// Packed rows that stay in the second cache, more of them when each round decodes again.
+constexpr int64_t kPlainBytes = 384 << 10, kBufferedBytes = 640 << 10;
+template <typename X>
+inline int64_t groups_at_once(const PackedRows<X>& x, int64_t bytes) {
+  return bytes / (kRows * x.steps() * 64) + 1;
+}
 
 template <typename X, typename Rows>
 void product_of(const PackedRows<X>& x, const Matrix& m, int64_t begin, int64_t end, float* y,
                 int64_t ys) {
   bool buffered = x.groups() > Rows::kFewGroups;
   int64_t whole = m.in / kStep<X>, rest = m.in % kStep<X>;
-  // Packed rows that stay in the second cache, more when each round decodes again.
-  int64_t bytes = (buffered ? 640 : 384) << 10;
-  int64_t at_once = bytes / (kRows * x.steps() * 64) + 1;
+  int64_t at_once = groups_at_once(x, buffered ? kBufferedBytes : kPlainBytes);
   for (int64_t first = 0; first < x.groups(); first += at_once) {
     int64_t last = first + at_once < x.groups() ? first + at_once : x.groups();
     for (int64_t out = begin; out < end; out += kOuts) {
@@ -29,6 +35,25 @@ void product_of(const PackedRows<X>& x, const Matrix& m, int64_t begin, int64_t 
   }
 }
 
+#if defined(__AVX512BF16__)
+// Decoding for every group costs little more than a buffer would.
+void woven_product(const PackedRows<bf16>& x, const Matrix& m, int64_t begin, int64_t end, float* y,
+                   int64_t ys) {
+  int64_t at_once = groups_at_once(x, kPlainBytes);
+  for (int64_t first = 0; first < x.groups(); first += at_once) {
+    int64_t last = first + at_once < x.groups() ? first + at_once : x.groups();
+    for (int64_t out = begin; out < end; out += kOuts) {
+      KnotRows w(m, out);
+      for (int64_t g = first; g < last; ++g)
+        with_count<kRows>(x.size(g), [&](auto count) {
+          float* to = y + x.first(g) * ys + out - begin;
+          knots_tile<decltype(count)::value>(x.group(g), w, m.factor, to, ys);
+        });
+    }
+  }
+}
+#endif
+
 }  // namespace
 
 template <typename X>
@@ -38,7 +63,11 @@ void product(const PackedRows<X>& x, const Matrix& m, int64_t begin, int64_t end
     case Format::bf16: return product_of<X, PlainRows<X, bf16>>(x, m, begin, end, y, ys);
     case Format::f32: return product_of<X, PlainRows<X, float>>(x, m, begin, end, y, ys);
     case Format::fp8: return product_of<X, Fp8Rows<X>>(x, m, begin, end, y, ys);
-    case Format::nvfp4: return product_of<X, Nvfp4Rows<X>>(x, m, begin, end, y, ys);
+    case Format::nvfp4:
+#if defined(__AVX512BF16__)
+      if constexpr (sizeof(X) == 2) return woven_product(x, m, begin, end, y, ys);
+#endif
+      return product_of<X, Nvfp4Rows<X>>(x, m, begin, end, y, ys);
   }
 }
 

@@ -51,11 +51,10 @@ void route_row(const RouteJob& job, int64_t row, float* p) {
 template <typename T>
 void run(const RouteJob& job) {
   const Matrix& m = job.router;
-  PackedRows<float> x{nullptr, job.rows, m.in};
-  x.data = (float*)scratch(Use::rows, x.elements() * sizeof(float));
+  PackedRows<float> x{nullptr, job.rows, m.in, Order::plain};
+  x.data = input_scratch<float>(x);
   float* p = (float*)scratch(Use::results, job.rows * m.out * sizeof(float));
-  for (int64_t g = 0; g < x.groups(); ++g)
-    pack_group<float, T>(x, g, [&](int64_t i) { return (const T*)job.h + i * job.h_stride; });
+  pack_rows<float, T>(x, [&](int64_t i) { return (const T*)job.h + i * job.h_stride; });
   int64_t blocks = (m.out + kBlock - 1) / kBlock;
   int64_t grain = pieces_at_once(blocks, m.out * m.row_bytes(), job.rows);
   parallel_for(blocks, grain, [&](int64_t block, int64_t last) {

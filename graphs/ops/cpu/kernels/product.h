@@ -17,36 +17,93 @@ constexpr int kRows = 2;
 #endif
 constexpr int64_t kBlock = 32;  // outputs a product computes at most
 
+// The order of a packed row's elements: as they are, or woven for nvfp4 (woven.h).
+enum class Order : int { plain, woven, count };
+constexpr int64_t kKnot = 256;  // elements that are woven together
+
+// The order in which products with m read rows.
+template <typename X>
+inline Order order_of(const Matrix& m) {
+  return sizeof(Packed<X>) == 2 && m.format == Format::nvfp4 ? Order::woven : Order::plain;
+}
+
 template <typename X>
 struct PackedRows {
   Packed<X>* data;
   int64_t rows, in;
+  Order order;
 
-  int64_t steps() const { return (in + kStep<X> - 1) / kStep<X>; }
+  // Elements that end a row together, the last of them zeros where the row is shorter.
+  int64_t unit() const { return order == Order::woven ? kKnot : kStep<X>; }
+  int64_t steps() const { return (in + unit() - 1) / unit() * (unit() / kStep<X>); }
   int64_t groups() const { return (rows + kRows - 1) / kRows; }
   int64_t first(int64_t group) const { return group * rows / groups(); }
+  int64_t size(int64_t group) const { return first(group + 1) - first(group); }
   Packed<X>* group(int64_t g) const { return data + first(g) * steps() * kStep<X>; }
   int64_t elements() const { return rows * steps() * kStep<X>; }
-  // Where element k of the row `i` of group g is; sixteen from a multiple of sixteen are together.
-  Packed<X>* at(int64_t g, int64_t i, int64_t k) const {
-    int64_t size = first(g + 1) - first(g);
-    return group(g) + (k / kStep<X> * size + i) * kStep<X> + k % kStep<X>;
+
+  // Stores elements [k, k + 16) of row i of group g, for a k that is a multiple of sixteen.
+  void put(int64_t g, int64_t i, int64_t k, V values) const {
+    if (order == Order::plain) {
+      Packed<X>* step = group(g) + (k / kStep<X> * size(g) + i) * kStep<X>;
+      store_packed<X>(values, step + k % kStep<X>);
+      return;
+    }
+    // Elements m and m + 4 of each half of the block are neighbours, in step 4 * half + m.
+    Packed<X> block[kLanes];
+    store_packed<X>(values, block);
+    Packed<X>* knot = group(g) + (k / kKnot * (kKnot / kStep<X>) * size(g) + i) * kStep<X>;
+    for (int step = 0; step < 8; ++step) {
+      Packed<X>* pair = knot + step * size(g) * kStep<X> + k % kKnot / 8;
+      pair[0] = block[step / 4 * 8 + step % 4];
+      pair[1] = block[step / 4 * 8 + step % 4 + 4];
+    }
+  }
+  // Zeros in the last, incomplete unit of every row, before what there is of it is put.
+  void clear_end() const {
+    if (in % unit() == 0) return;
+    for (int64_t g = 0; g < groups(); ++g) {
+      int64_t end = steps() * size(g) * kStep<X>, last = unit() * size(g);
+      std::memset(group(g) + end - last, 0, last * sizeof(Packed<X>));
+    }
   }
 };
 
-// Packs group g; row(i) is the address of row i of x.
+// Packs all groups; row(i) is the address of row i of x.
 template <typename X, typename T, typename RowAt>
-void pack_group(const PackedRows<X>& x, int64_t g, const RowAt& row) {
-  int64_t begin = x.first(g), size = x.first(g + 1) - begin, whole = x.in / kStep<X>;
-  for (int64_t i = 0; i < size; ++i) {
-    const T* from = row(begin + i);
-    Packed<X>* to = x.group(g) + i * kStep<X>;
-    for (int64_t s = 0; s < whole; ++s, to += size * kStep<X>)
-      store_operand(operand_of<X>(from + s * kStep<X>), to);
-    if (x.in % kStep<X>)
-      store_operand(operand_of<X>(from + whole * kStep<X>, x.in % kStep<X>), to);
+void pack_rows(const PackedRows<X>& x, const RowAt& row) {
+  x.clear_end();
+  int64_t size = x.order == Order::plain ? kStep<X> : kLanes, whole = x.in / size * size;
+  for (int64_t g = 0; g < x.groups(); ++g) {
+    for (int64_t i = 0; i < x.size(g); ++i) {
+      const T* from = row(x.first(g) + i);
+      Packed<X>* to = x.group(g) + i * kStep<X>;
+      for (int64_t k = 0; k < whole; k += size) {
+        if (x.order == Order::plain) store_operand(operand_of<X>(from + k), to + k * x.size(g));
+        else x.put(g, i, k, load(from + k));
+      }
+      for (int64_t k = whole; k < x.in; k += kLanes) {
+        int64_t there = x.in - k < kLanes ? x.in - k : kLanes;
+        x.put(g, i, k, load_part(from + k, there));
+      }
+    }
   }
 }
+
+// Where a kernel's input goes, for each order its own place.
+template <typename X>
+Packed<X>* input_scratch(const PackedRows<X>& x) {
+  Use use = x.order == Order::plain ? Use::rows : Use::woven;
+  return (Packed<X>*)scratch(use, x.elements() * sizeof(Packed<X>));
+}
+
+// The rows of x in every order that products with the matrices will ask for.
+template <typename X>
+struct Inputs {
+  PackedRows<X> in_order[static_cast<int>(Order::count)];
+
+  const PackedRows<X>& of(const Matrix& m) const { return in_order[(int)order_of<X>(m)]; }
+};
 
 // y[row * ys + out - begin] = x[row] . m[out] for outs [begin, end), at most kBlock of them. A row
 // of y has kBlock places, of which those after the last out are written too.

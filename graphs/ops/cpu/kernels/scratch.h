@@ -7,7 +7,7 @@
 namespace fs::FS_ISA {
 
 // One buffer for each purpose: what one kernel holds must not move while another asks for more.
-enum class Use : int { weight, sums, partial, rows, act, results, count };
+enum class Use : int { weight, sums, partial, rows, woven, act, results, count };
 
 // At least `bytes` bytes at a multiple of 64, with what was left in them.
 inline void* scratch(Use use, int64_t bytes) {

@@ -1,4 +1,4 @@
-// The values of the small formats: e4m3 bytes, e2m1 nibbles, and every product of the two as bf16.
+// The values of the small formats: e4m3 bytes and e2m1 nibbles.
 // Constants of the program: nothing runs to make them.
 #pragma once
 
@@ -24,29 +24,25 @@ struct Tables {
   float e4m3_values[256] = {};
   alignas(64) uint8_t e4m3_low[128] = {}, e4m3_high[128] = {};  // bytes of bf16, without the sign
   alignas(64) uint8_t twice[64] = {};                           // 0, 0, 1, 1, 2, 2...
+  alignas(64) bf16 e2m1_twice[32] = {};
   alignas(64) uint16_t zip[32] = {};                            // 0, 16, 1, 17...
-  alignas(64) bf16 scaled[256][16] = {};  // scaled[scale][code]
 
   constexpr Tables() {
     for (int i = 0; i < 64; ++i) twice[i] = static_cast<uint8_t>(i / 2);
     for (int i = 0; i < 32; ++i) zip[i] = static_cast<uint16_t>(i / 2 + i % 2 * 16);
+    for (int i = 0; i < 32; ++i)
+      e2m1_twice[i] = static_cast<bf16>(std::bit_cast<uint32_t>(kE2m1[i % 16]) >> 16);
     for (int code = 0; code < 128; ++code) {
       uint32_t bits = std::bit_cast<uint32_t>(e4m3(code));
       e4m3_low[code] = static_cast<uint8_t>(bits >> 16);
       e4m3_high[code] = static_cast<uint8_t>(bits >> 24);
     }
-    for (int code = 0; code < 256; ++code) {
-      e4m3_values[code] = e4m3(code);
-      for (int j = 0; j < 16; ++j) {
-        float x = kE2m1[j] * e4m3(code);  // six significant bits at most
-        scaled[code][j] = static_cast<bf16>(std::bit_cast<uint32_t>(x) >> 16);
-      }
-    }
+    for (int code = 0; code < 256; ++code) e4m3_values[code] = e4m3(code);
   }
 };
 inline constexpr Tables kTables;
 inline constexpr const float (&kE4m3)[256] = kTables.e4m3_values;
-inline constexpr const bf16 (&kScaled)[256][16] = kTables.scaled;
+inline constexpr const bf16 (&kE2m1Twice)[32] = kTables.e2m1_twice;
 inline constexpr const uint16_t (&kZip)[32] = kTables.zip;
 
 // Sixteen e4m3 bytes.
