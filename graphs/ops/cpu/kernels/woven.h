@@ -26,7 +26,9 @@ struct KnotRows {
   int64_t whole, rest, distance;  // knots, and blocks of a last incomplete one
 
   KnotRows(const Matrix& m, int64_t out)
-      : whole(m.in / kKnot), rest(m.in % kKnot / 16), distance(prefetch_distance(m.in / 2)) {
+      : whole(m.in / kKnot), rest(m.in % kKnot / 16) {
+    int64_t tile = kOuts * (m.in / 2), least = 8192;
+    distance = tile * (2 * tile < least ? (least + tile - 1) / tile : 2);
     for (int i = 0; i < kOuts; ++i) {
       code[i] = (const uint8_t*)m.weight + row_of(m, out + i) * (m.in / 2);
       scale[i] = (const uint8_t*)m.scale + row_of(m, out + i) * (m.in / 16);
@@ -102,6 +104,7 @@ FS_INLINE bool knots_few(const bf16* x, const KnotRows& w, int first, V (&acc)[R
     for (int i = 0; i < D; ++i) {
       prefetch(w.code[first + i] + k * 128, w.distance);
       prefetch(w.code[first + i] + k * 128 + 64, w.distance);
+      if (k % 4 == 0) prefetch(w.scale[first + i] + k * kKnotBlocks, w.distance / 8);
       knot[i] = Knot::of<decltype(whole)::value>(w, first + i, k);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) sum[i][r] = _mm512_setzero_ps();
