@@ -24,7 +24,13 @@ from graphs.buffers import (
     RowBuffers,
 )
 from graphs.config import LayerConfig, ModelConfig
-from graphs.draft_blocks import DraftBegin, DraftDepth, ObserveDepth, PrefillDraftBegin
+from graphs.draft_blocks import (
+    DraftBegin,
+    DraftDepth,
+    ObserveBegin,
+    ObserveDepth,
+    PrefillDraftBegin,
+)
 from graphs.layers.rope import Frequencies, rotary_index
 from graphs.state import State
 from graphs.trees import tensors_of
@@ -174,7 +180,7 @@ def observe_chain(model: Model, rows: int) -> ObserveChain:
     outputs = Outputs.make(1, 1, model.depths, model.device)
     buffers = DraftBuffers.make(model.config, 1, total, outputs.drafts, model.act)
     begin = _call(
-        *(model, DraftBegin, inputs.slot_S, inputs.end_S, outputs.accepted),
+        *(model, ObserveBegin, inputs.slot_S, inputs.end_S, inputs.first_S),
         *(model.state.history, *_shared(model), buffers.body, buffers.ahead),
     )
     calls = (begin, *_depths(model, buffers, first_S=inputs.first_S))

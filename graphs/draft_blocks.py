@@ -22,6 +22,13 @@ from graphs.rows import Rows, fill_rows, place_rows
 from graphs.state import KvPool
 from graphs.weights import MtpWeights
 
+LOOKED = 8  # rows of an observation that predict, at most
+
+
+def looked_rows(rows: int) -> int:
+    """How many of so many observed rows predict."""
+    return min(LOOKED, rows)
+
 
 class DraftBegin(Block):
     """The R rows of each entry that end at its last committed one, from the history ring.
@@ -41,15 +48,52 @@ class DraftBegin(Block):
         body: RowBuffers,
         ahead_SA: Tensor,
     ) -> None:
-        count = body.residual.shape[0] // slot_S.shape[0]
-        back_R = torch.arange(1 - count, 1, device=slot_S.device)
-        position_SR = (position_S + accepted_S)[:, None] + back_R
-        rows = place_rows(slot_S, position_SR, None, table)
-        hidden_TH, next_T = recall(history, rows)
-        fill_rows(body.rows, rows)
-        fill_rotary(body, rows, frequencies, self.act)
-        body.residual.copy_(hidden_TH)
-        ahead_SA[:, :count].copy_(next_T.view_as(position_SR))
+        end_S = position_S + accepted_S
+        _recalled(slot_S, end_S, None, history, frequencies, table, body, ahead_SA, self.act)
+
+
+class ObserveBegin(Block):
+    """The R rows of one entry that end at position `end`, from the history ring: the new ones from
+    row `first` on, and before them those whose deeper inputs were still drafts. Rows before these
+    are not in use: the history may have forgotten them."""
+
+    def forward(
+        self,
+        slot_S: Tensor,
+        end_S: Tensor,
+        first_S: Tensor,
+        history: History,
+        frequencies: tuple[Frequencies, ...],
+        table: Tensor,
+        body: RowBuffers,
+        ahead_SA: Tensor,
+    ) -> None:
+        count = body.residual.shape[0]
+        again = ahead_SA.shape[1] - count - 1  # D - 1
+        in_use_SR = torch.arange(count, device=slot_S.device) >= first_S[:, None] - again
+        _recalled(slot_S, end_S, in_use_SR, history, frequencies, table, body, ahead_SA, self.act)
+
+
+def _recalled(
+    slot_S: Tensor,
+    end_S: Tensor,
+    in_use_SR: Tensor | None,
+    history: History,
+    frequencies: tuple[Frequencies, ...],
+    table: Tensor,
+    body: RowBuffers,
+    ahead_SA: Tensor,
+    act: torch.dtype,
+) -> None:
+    """Place the rows that end at `end`, with their residuals and the tokens after them."""
+    count = body.residual.shape[0] // slot_S.shape[0]
+    position_SR = end_S[:, None] + torch.arange(1 - count, 1, device=slot_S.device)
+    rows = place_rows(slot_S, position_SR, in_use_SR, table)
+    hidden_TH, next_T = recall(history, rows)
+    fill_rows(body.rows, rows)
+    fill_rotary(body, rows, frequencies, act)
+    body.residual.copy_(hidden_TH)
+    ahead_SA[:, :count].copy_(next_T.view_as(position_SR))
 
 
 class PrefillDraftBegin(Block):
@@ -157,8 +201,12 @@ class DraftDepth(Depth):
 
 
 class ObserveDepth(Depth):
-    """A depth of one entry that predicts at every row: right predictions of tokens that are there
-    already are counted from row `first` on. `next` and the draft as in DraftDepth."""
+    """A depth of one entry that predicts at its last rows, where right predictions of tokens that
+    are there already are counted from row `first` on. `next` and the draft as in DraftDepth.
+
+    Only LOOKED rows predict: a head is as much work as the rest of a small layer, and a few
+    predictions tell as much about what the next ones are worth.
+    """
 
     def forward(
         self,
@@ -177,12 +225,13 @@ class ObserveDepth(Depth):
         hits_S: Tensor,
     ) -> None:
         self.run(r_TH, rows, rotary, ids_SR, embed_VH, weights, pool, table)
-        logits_RV = head(r_TH, weights.head_norm, weights.head, self.config, self.act)
-        guess_SR = argmax(logits_RV)[None]
         last = ids_SR.shape[1] - 1
-        row_R = torch.arange(last + 1, device=ids_SR.device)
+        looked = looked_rows(last + 1)
+        logits_LV = head(r_TH[-looked:], weights.head_norm, weights.head, self.config, self.act)
+        guess_SL = argmax(logits_LV)[None]
+        row_L = torch.arange(last + 1 - looked, last + 1, device=ids_SR.device)
         # The token that a row predicts is committed unless it lies behind the last row's next.
-        there_SR = (row_R >= first_S[:, None]) & (row_R < last - depth_S[:, None])
-        hits_S.copy_((there_SR & (guess_SR == next_SR)).sum(dim=1))
-        draft_S.copy_(guess_SR[:, last])
-        next_SR[:, last].copy_(guess_SR[:, last])
+        there_SL = (row_L >= first_S[:, None]) & (row_L < last - depth_S[:, None])
+        hits_S.copy_((there_SL & (guess_SL == next_SR[:, -looked:])).sum(dim=1))
+        draft_S.copy_(guess_SL[:, -1])
+        next_SR[:, last].copy_(guess_SL[:, -1])

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from graphs.rows import Rows
 
-HISTORY = 128
+HISTORY = 256
 
 
 @dataclass(frozen=True, kw_only=True)

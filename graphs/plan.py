@@ -11,7 +11,7 @@ from graphs.history import HISTORY
 
 MAX_WIDTH = 4
 # The MTP layers catch up in chunks of this many rows at most: their inputs come from the history.
-MAX_OBSERVED = HISTORY // 2
+MAX_OBSERVED = HISTORY // 4
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,8 @@
 """What a step costs on this SKU, by width: measured on the engines, kept in the artifact.
 
 Knows how to time an engine. Does not know how costs are used (width.py). A model that does not fit
-this machine's memory is not timed. Keeps true: each number is a median of interleaved rounds, so a
-passing disturbance touches every width alike.
+this machine's memory is not timed. Keeps true: each number is the lower quartile of interleaved
+rounds, so a passing disturbance touches every width alike, and as little as can be.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from runtime.generate import generate
 from runtime.programs import programs_of
 from runtime.request import SamplingParams, summarise
 
-ROUNDS, REPEATS = 5, 5
+ROUNDS, REPEATS = 15, 5
 _PROMPT_TOKENS, _PRIOR_TOKENS = 48, 96
 _ROOM = 0.8  # of the machine's memory
 # A prior is an opinion, not a certainty: a request's own drafts move it.
@@ -71,13 +71,14 @@ def step_costs(engine: Engine) -> Costs:
                 start = time.perf_counter()
                 run()
                 times.setdefault(name, []).append((time.perf_counter() - start) * 1e6)
-    medians = {name: statistics.median(values) for name, values in times.items()}
-    verify = _named(medians, "verify ")
-    whole = _named(medians, "whole ")
+    # Disturbances only ever add: the quicker half tells what a step costs.
+    quick = {name: statistics.quantiles(values, n=4)[0] for name, values in times.items()}
+    verify = _named(quick, "verify ")
+    whole = _named(quick, "whole ")
     return Costs(
         verify=verify,
         draft={shape: max(0.0, whole[shape] - verify[shape]) for shape in whole},
-        observe=_named(medians, "observe "),
+        observe=_named(quick, "observe "),
         acceptance=_prior(engine),
     )
 
@@ -91,15 +92,15 @@ def _runs(engine: Engine, position: int) -> Iterator[tuple[str, Callable[[], obj
         yield f"verify {batch}x{width}", lambda t=turns: engine.decode(t, draft=False)
         if engine.draft_tokens:
             yield f"whole {batch}x{width}", lambda t=turns: engine.decode(t)
-    for rows in engine.observed:
+    for rows in engine.catch_up.sizes:
         used = min(rows, position)
         yield f"observe {rows}", lambda r=used: engine.observe(0, position - 1, r)
 
 
-def _named(medians: Mapping[str, float], prefix: str) -> dict[str, float]:
+def _named(times: Mapping[str, float], prefix: str) -> dict[str, float]:
     return {
         name.removeprefix(prefix): round(value, 1)
-        for name, value in medians.items()
+        for name, value in times.items()
         if name.startswith(prefix)
     }
 

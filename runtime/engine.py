@@ -15,12 +15,14 @@ import torch
 from graphs.buffers import ACCEPTED
 from graphs.chain import Model
 from graphs.config import ModelConfig
+from graphs.draft_blocks import looked_rows
 from graphs.layers.rope import frequencies
 from graphs.plan import EnginePlan, smallest
 from graphs.sampling import pack_bits
 from graphs.weights import ModelWeights
 from runtime.blocks import mapped_state
 from runtime.bound import Binder, Bound
+from runtime.catch_up import CatchUp
 from runtime.exchange import Committed, Observed, Turn
 from runtime.programs import Programs
 from runtime.request import SamplingParams
@@ -92,6 +94,7 @@ class Engine:
             self._prefills = {rows: binder.prefill(rows) for rows in plan.prefill}
             observed = plan.observed if draft_tokens else ()
             self._observers = {rows: binder.observer(rows) for rows in observed}
+        self.catch_up = CatchUp.of(config, depths, observed)
 
     def describe(self) -> Iterator[tuple[str, bool]]:
         """Each engine by name, and whether it runs as one captured graph."""
@@ -108,11 +111,6 @@ class Engine:
     def shapes(self) -> tuple[tuple[int, int], ...]:
         """(batch, width) of every decode engine."""
         return tuple(self._decoders)
-
-    @property
-    def observed(self) -> tuple[int, ...]:
-        """Row counts up to which `observe` catches up in one call."""
-        return tuple(self._observers)
 
     @torch.inference_mode()
     def prefill(self, prompt: Sequence[int], slot: int, params: SamplingParams) -> Committed:
@@ -171,16 +169,20 @@ class Engine:
         """Catch the MTP layers up with the last `rows` committed rows of `slot`, up to position
         `end`, which were decoded without drafting.
 
-        The tokens they would have drafted are compared with those that came.
+        Some of the tokens they would have drafted are compared with those that came.
         """
-        bound = self._observers[smallest(self.observed, rows, "rows to observe")]
-        total, first = bound.width, ACCEPTED + 1
-        bound.inputs[0].array[:] = (slot, end, total - rows)
-        bound.drafting.run()
-        hits = tuple(bound.more.array[: self.draft_tokens].tolist())
-        trials = tuple(max(0, rows - 1 - depth) for depth in range(self.draft_tokens))
-        drafts = tuple(bound.ints.array[0, first : first + self.draft_tokens].tolist())
-        return Observed(hits=hits, trials=trials, drafts=drafts)
+        pieces = self.catch_up.pieces(end, rows)
+        for piece in pieces:
+            bound = self._observers[piece.size]
+            bound.inputs[0].array[:] = (slot, piece.end, bound.width - piece.rows)
+            bound.drafting.run()
+        bound, first = self._observers[pieces[-1].size], ACCEPTED + 1
+        looked = min(pieces[-1].rows, looked_rows(bound.width))
+        return Observed(
+            hits=tuple(bound.more.array[: self.draft_tokens].tolist()),
+            trials=tuple(max(0, looked - 1 - depth) for depth in range(self.draft_tokens)),
+            drafts=tuple(bound.ints.array[0, first : first + self.draft_tokens].tolist()),
+        )
 
     def _read(self, bound: Bound, entries: int, *, drafting: bool) -> list[Committed]:
         first = ACCEPTED + 1

@@ -38,7 +38,7 @@ class Committed:
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """hits[d] of trials[d] predictions of MTP depth d were right; drafts for the next step."""
+    """hits[d] of trials[d] predictions of MTP depth d were right; drafts are for the next step."""
 
     hits: tuple[int, ...]
     trials: tuple[int, ...]

@@ -78,8 +78,7 @@ class Decoding:
 
     def _look(self, end: int, wanted: int) -> None:
         """Catch up when the policy would draft, or wants to know whether it should."""
-        after = self._policy.look_after()
-        if after == 0 or (wanted == 0 and self._unseen < after):
+        if not wanted and not self._policy.looks(self._unseen):
             return
         seen = self._engine.observe(self._slot, end, self._unseen)
         self._policy.observed(seen.hits, seen.trials)

@@ -2,7 +2,8 @@
 
 Knows what a step of each width costs on this SKU and how often each draft position was right in
 this request. Does not know tokens or engines. Keeps true: the choice changes speed alone, never a
-token; plain decoding costs no drafting, only a look every so often at whether drafting would pay.
+token; plain decoding costs no drafting, only a look now and then at whether drafting would pay,
+and looks cost a small, fixed share of the time.
 
 Expected tokens of a step that verifies k drafts: 1 + a1 + a1*a2 + ... + a1*...*ak, where a_i is the
 chance that draft i is right when those before it were.
@@ -13,24 +14,26 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from graphs.manifest import Costs
+from runtime.catch_up import CatchUp
 
 RATE = 0.06  # weight of one observation in the exponential average
 PRIOR_WEIGHT = 6  # observations that the artifact's prior counts for
 MARGIN = 1.01  # drafting must promise this much over plain decoding
 DRIFT = RATE / 32  # how fast a draft that nobody verifies is thought as good as the one before it
-FIRST_LOOK = 16  # rows decoded without drafting before the first look; doubled while it says no
+FIRST_LOOK = 16  # rows decoded without drafting before a look has anything to see
+LOOK_SHARE = 0.015  # of a request's time that looking may take, besides its first look
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepCosts:
     """Microseconds of one step by number of drafts verified, drafting included where there is any.
 
-    `look` is what looking at one row costs while nothing drafts.
+    `look` is what one call costs that looks at so many rows.
     """
 
     plain: float
     drafted: Sequence[float]  # [k-1] for k = 1..K
-    look: float
+    look: Mapping[int, float]
 
     @classmethod
     def of(cls, costs: Costs, batch: int, draft_tokens: int) -> "StepCosts":
@@ -54,8 +57,12 @@ class StepCosts:
         drafted = [
             cost(costs.verify, 1 + k) + cost(costs.draft, 1 + k) for k in range(1, 1 + draft_tokens)
         ]
-        looks = [value / int(rows) for rows, value in costs.observe.items()]
-        return cls(plain=cost(costs.verify, 1), drafted=drafted, look=min(looks, default=0.0))
+        look = {int(rows): value for rows, value in costs.observe.items()}
+        return cls(plain=cost(costs.verify, 1), drafted=drafted, look=look)
+
+    def step(self, drafts: int) -> float:
+        """A step that verifies so many; one that drafts without verifying counts as plain."""
+        return self.drafted[drafts - 1] if drafts else self.plain
 
 
 class WidthPolicy(Protocol):
@@ -71,8 +78,8 @@ class WidthPolicy(Protocol):
         """Of trials[i] drafts that were not verified, position i would have got hits[i] right."""
         ...
 
-    def look_after(self) -> int:
-        """Rows to decode plainly before the next look; 0: never look."""
+    def looks(self, unseen: int) -> bool:
+        """Whether to look now, after so many rows that were decoded without drafting."""
         ...
 
 
@@ -91,39 +98,40 @@ class FixedWidth:
     def observed(self, hits: Sequence[int], trials: Sequence[int]) -> None:
         """A fixed width learns nothing."""
 
-    def look_after(self) -> int:
-        return 0
+    def looks(self, unseen: int) -> bool:
+        return False
 
 
 @dataclass(kw_only=True)
 class AutoWidth:
     """The number of drafts with the most expected tokens a microsecond.
 
-    `rates` start as the artifact's prior and follow this request; `most_rows` is how many rows one
-    look can cover.
+    `rates` start as the artifact's prior and follow this request; `catch_up` says which calls a
+    look takes. Steps save up for looks, so that these cost LOOK_SHARE whatever they cost each.
     """
 
     costs: StepCosts
     rates: list[float]
-    most_rows: int
-    _wait: int = field(default=FIRST_LOOK, init=False)
+    catch_up: CatchUp
+    _saved: float = field(init=False)  # microseconds
     _seen: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
         self._seen = [PRIOR_WEIGHT] * len(self.rates)
+        self._saved = self._cost(FIRST_LOOK)
 
     @classmethod
-    def of(cls, costs: Costs, *, batch: int, draft_tokens: int, most_rows: int) -> "AutoWidth":
+    def of(cls, costs: Costs, *, batch: int, draft_tokens: int, catch_up: CatchUp) -> "AutoWidth":
         """For a new request, from an artifact's table. Raises ValueError as StepCosts.of."""
         return cls(
             costs=StepCosts.of(costs, batch, draft_tokens),
             rates=list(costs.acceptance[:draft_tokens]),
-            most_rows=most_rows,
+            catch_up=catch_up,
         )
 
     def drafts(self) -> int:
         expected, chance = 1.0, 1.0
-        best, best_speed = 0, MARGIN / (self.costs.plain + self.costs.look)
+        best, best_speed = 0, MARGIN / self.costs.plain
         for k, (rate, cost) in enumerate(zip(self.rates, self.costs.drafted, strict=True), 1):
             chance *= rate
             expected += chance
@@ -138,17 +146,27 @@ class AutoWidth:
             # Else a low rate of the next draft would never be tried again.
             better = self.rates[drafted - 1] - self.rates[drafted]
             self.rates[drafted] += DRIFT * max(0.0, better)
-        if accepted:
-            self._wait = FIRST_LOOK
+        self._saved += LOOK_SHARE * self.costs.step(drafted)
 
     def observed(self, hits: Sequence[int], trials: Sequence[int]) -> None:
         for position, (hit, count) in enumerate(zip(hits, trials, strict=True)):
             if count:
                 self._learn(position, hit / count, count)
-        self._wait = FIRST_LOOK if self.drafts() else min(2 * self._wait, self.most_rows)
 
-    def look_after(self) -> int:
-        return min(self._wait, self.most_rows)
+    def looks(self, unseen: int) -> bool:
+        if not self.catch_up.sizes or unseen < FIRST_LOOK:
+            return False
+        cost = self._cost(unseen)
+        forgets = self.catch_up.limit is not None and unseen >= self.catch_up.limit
+        if not forgets and cost > self._saved:
+            return False
+        self._saved -= cost
+        return True
+
+    def _cost(self, unseen: int) -> float:
+        if not self.catch_up.sizes:
+            return 0.0
+        return sum(self.costs.look[piece.size] for piece in self.catch_up.pieces(0, unseen))
 
     def _learn(self, position: int, share: float, count: int) -> None:
         """A mean at first, an exponential average once that moves faster."""

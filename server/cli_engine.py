@@ -65,7 +65,7 @@ def make_engine(
         artifact.manifest.costs,
         batch=plan.batches[0],
         draft_tokens=wanted,
-        most_rows=max(engine.observed, default=0),
+        catch_up=engine.catch_up,
     )
     return engine, policy
 

@@ -101,6 +101,15 @@ BARS = (
         most=True,
         digits=0,
     ),
+    *(
+        Bar(
+            measure=f"width policy on {kind}: tokens a second over the best fixed number's",
+            section="nano",
+            number=f"auto_of_best_{kind}",
+            limit=0.97,
+        )
+        for kind in ("noise", "code", "chat")
+    ),
     Bar(
         measure="first build of step5-nano's engines",
         section="build",

@@ -48,10 +48,10 @@ def test_of_more_rows_than_places_the_last_stay(start: int, count: int) -> None:
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("in_use", [1, 100, HISTORY, HISTORY + 1, 255])
+@pytest.mark.parametrize("in_use", [1, 100, HISTORY, HISTORY + 1, 2 * HISTORY - 1])
 def test_padding_behind_the_rows_leaves_them_alone(in_use: int) -> None:
     history = make_history(SLOTS, HIDDEN, None)
-    remember(history, rows_at(0, 40, 256, in_use), *marked(40, 256))
+    remember(history, rows_at(0, 40, 2 * HISTORY, in_use), *marked(40, 2 * HISTORY))
     first = 40 + max(0, in_use - HISTORY)
     count = min(in_use, HISTORY)
     found = recall(history, rows_at(0, first, count))

@@ -11,6 +11,7 @@ from random import Random
 import pytest
 import torch
 
+from graphs.draft_blocks import LOOKED
 from graphs.plan import EnginePlan
 from runtime.engine import DTYPES, Engine, Precision
 from runtime.exchange import Committed, Turn
@@ -153,7 +154,7 @@ def test_observing_catches_up_with_steps_that_did_not_draft(
         text.drafts = observed.drafts
         text.check()
         for depth, (found, trials) in enumerate(zip(observed.hits, observed.trials, strict=True)):
-            rows = range(start, end - depth)
+            rows = range(max(start, end + 1 - LOOKED), end - depth)
             assert trials == len(rows)
             assert found == text.right_guesses(depth, rows)
             hits += found
@@ -171,6 +172,23 @@ def test_observing_in_parts_leaves_the_same_drafts() -> None:
     text.engine.observe(0, start + 3, 4)
     text.drafts = text.engine.observe(0, end, end - start - 3).drafts
     text.check()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_rows_too_old_to_matter_are_left_out(name: str) -> None:
+    """After more plain steps than a draft depends on, and more than one piece of catching up."""
+    text = text_of(name, "bf16")
+    reach = text.engine.catch_up.reach
+    assert reach + 40 < text.engine.context
+    start = len(text.ids) - 1
+    while len(text.ids) - 1 - start <= reach + 9:
+        text.step(0, draft=False)
+    end = len(text.ids) - 2
+    text.drafts = text.engine.observe(0, end, end + 1 - start).drafts
+    text.check()
+    for _ in range(3):
+        text.step(text.engine.draft_tokens)
+        text.check()
 
 
 @pytest.mark.parametrize("chunk", [1, 16])

@@ -4,13 +4,17 @@ Whole texts are simulated on a cost table, with an engine that only counts: draf
 wrong, always right, and both in turn.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import pytest
 
+from graphs.draft_blocks import LOOKED
 from graphs.manifest import Costs
+from runtime.catch_up import CatchUp
 from runtime.width import (
     FIRST_LOOK,
+    LOOK_SHARE,
     MARGIN,
     PRIOR_WEIGHT,
     RATE,
@@ -28,17 +32,17 @@ TABLE = Costs(
     acceptance=(0.6, 0.5, 0.4),
 )
 COSTS = StepCosts.of(TABLE, 1, 3)
-MOST_ROWS = 64
+CATCH_UP = CatchUp(sizes=(16, 64), reach=150, limit=None)
 
 
-def policy_of(*rates: float, costs: StepCosts = COSTS) -> AutoWidth:
-    return AutoWidth(costs=costs, rates=list(rates), most_rows=MOST_ROWS)
+def policy_of(*rates: float, costs: StepCosts = COSTS, catch_up: CatchUp = CATCH_UP) -> AutoWidth:
+    return AutoWidth(costs=costs, rates=list(rates), catch_up=catch_up)
 
 
 def test_costs_of_a_batch() -> None:
     assert COSTS.plain == 1000
     assert list(COSTS.drafted) == [1172, 1224, 1266]
-    assert COSTS.look == 220 / 64
+    assert COSTS.look == {16: 130, 64: 220}
     assert StepCosts.of(TABLE, 4, 0).plain == 1300
     assert list(StepCosts.of(TABLE, 1, 2).drafted) == [1172, 1224]
 
@@ -48,7 +52,7 @@ def test_a_width_that_was_not_built_costs_what_the_next_one_does() -> None:
         verify={"1x2": 5.0, "1x4": 9.0}, draft={"1x2": 1.0, "1x4": 2.0}, observe={}, acceptance=()
     )
     costs = StepCosts.of(table, 1, 3)
-    assert (costs.plain, list(costs.drafted), costs.look) == (5.0, [6.0, 11.0, 11.0], 0.0)
+    assert (costs.plain, list(costs.drafted), costs.look) == (5.0, [6.0, 11.0, 11.0], {})
 
 
 def test_a_model_that_was_not_timed_needs_a_fixed_width() -> None:
@@ -76,7 +80,7 @@ def test_the_width_with_most_tokens_for_the_time_is_chosen(
 
 
 def test_drafting_must_promise_more_than_its_margin() -> None:
-    even = 1172 / (1000 + COSTS.look) * MARGIN - 1
+    even = 1172 / 1000 * MARGIN - 1
     assert policy_of(even - 1e-6, 0, 0).drafts() == 0
     assert policy_of(even + 1e-6, 0, 0).drafts() == 1
 
@@ -133,18 +137,43 @@ def test_observing_is_as_many_verifications() -> None:
     assert seen.rates == pytest.approx(one_by_one.rates)
 
 
-def test_looks_become_rarer_while_they_find_nothing() -> None:
-    policy, waits = policy_of(0.0, 0.0, 0.0), []
-    for _ in range(4):
-        waits.append(policy.look_after())
-        policy.observed((0, 0, 0), (9, 8, 7))
-    assert waits == [FIRST_LOOK, 2 * FIRST_LOOK, MOST_ROWS, MOST_ROWS]
-    policy.observed((60, 60, 60), (63, 62, 61))
-    assert policy.drafts() > 0
-    assert policy.look_after() == FIRST_LOOK
-    short = AutoWidth(costs=COSTS, rates=[0.0] * 3, most_rows=4)
-    assert short.look_after() == 4
-    assert AutoWidth(costs=COSTS, rates=[], most_rows=0).look_after() == 0
+def looks_of(policy: AutoWidth, steps: int) -> list[int]:
+    """Rows between looks of so many plain steps, if all of them find nothing."""
+    unseen, looks = 0, list[int]()
+    for _ in range(steps):
+        policy.verified(0, 0)
+        unseen += 1
+        if policy.looks(unseen):
+            looks.append(unseen)
+            unseen = 0
+            policy.observed((0, 0, 0), (7, 6, 5))
+    return looks
+
+
+@pytest.mark.parametrize("dear", [1, 5, 20])
+def test_looks_cost_their_share_whatever_one_costs(dear: float) -> None:
+    look = {16: 130.0 * dear, 64: 220.0 * dear}
+    policy = policy_of(0.0, 0.0, 0.0, costs=dataclasses.replace(COSTS, look=look))
+    looks = looks_of(policy, 5000)
+    assert looks[0] == FIRST_LOOK
+    assert len(looks) > 3
+    pieces = [piece for rows in looks for piece in CATCH_UP.pieces(0, rows)]
+    cost = sum(look[piece.size] for piece in pieces)
+    assert cost <= LOOK_SHARE * 5000 * COSTS.plain + look[16]
+
+
+def test_a_look_is_not_put_off_until_the_history_forgets() -> None:
+    dear = dataclasses.replace(COSTS, look={64: 1e9})
+    forgets = CatchUp(sizes=(64,), reach=100, limit=100)
+    recalls = CatchUp(sizes=(64,), reach=100, limit=None)
+    looks = looks_of(policy_of(0.0, 0.0, 0.0, costs=dear, catch_up=forgets), 350)
+    assert looks == [16, 100, 100, 100]
+    assert looks_of(policy_of(0.0, 0.0, 0.0, costs=dear, catch_up=recalls), 350) == [16]
+
+
+def test_where_no_engine_observes_there_is_no_look() -> None:
+    blind = CatchUp(sizes=(), reach=100, limit=None)
+    assert looks_of(policy_of(0.0, 0.0, 0.0, catch_up=blind), 100) == []
 
 
 def test_a_fixed_width_learns_nothing() -> None:
@@ -152,7 +181,7 @@ def test_a_fixed_width_learns_nothing() -> None:
         policy = FixedWidth(count=count)
         policy.verified(3, 0)
         policy.observed((0,), (9,))
-        assert (policy.drafts(), policy.look_after()) == (count, 0)
+        assert (policy.drafts(), policy.looks(100)) == (count, False)
 
 
 Right = Callable[[int, int], bool]
@@ -189,10 +218,9 @@ def simulate(
         if drafting:
             continue
         unseen += 1 + accepted
-        after = policy.look_after()
-        if after and (wanted or unseen >= after):
-            cost += min(c for rows, c in table.observe.items() if int(rows) >= unseen)
-            trials = [max(0, unseen - 1 - depth) for depth in range(3)]
+        if wanted or policy.looks(unseen):
+            cost += sum(table.observe[str(piece.size)] for piece in CATCH_UP.pieces(0, unseen))
+            trials = [max(0, min(unseen, LOOKED) - 1 - depth) for depth in range(3)]
             policy.observed([t * right(done - 1, d) for d, t in enumerate(trials)], trials)
             unseen, fresh = 0, True
     return cost, asked
