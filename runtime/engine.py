@@ -18,17 +18,19 @@ from graphs.config import ModelConfig
 from graphs.draft_blocks import looked_rows
 from graphs.layers.rope import frequencies
 from graphs.plan import EnginePlan, smallest
-from graphs.sampling import pack_bits
+from graphs.sampling import BIAS, MASK, pack_bits
 from graphs.weights import ModelWeights
 from runtime.blocks import mapped_state
 from runtime.bound import Binder, Bound
 from runtime.catch_up import CatchUp
-from runtime.exchange import Committed, Observed, Turn
+from runtime.exchange import Committed, Mask, Observed, Turn
 from runtime.programs import Programs
 from runtime.request import SamplingParams
 
 Precision = Literal["bf16", "fp32"]
 DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp32": torch.float32}
+
+PENALTIES = ("presence", "frequency", "repetition")
 
 
 class EngineError(RuntimeError):
@@ -81,6 +83,7 @@ class Engine:
             state=self.state,
             frequencies=frequencies(config, weights.embed.device),
         )
+        self._masked: set[int] = set()  # slots whose flags say MASK
         widest = smallest(plan.widths, 1 + draft_tokens, "width")
         self._widths = tuple(width for width in plan.widths if width <= widest)
         self._batches = _batches(plan, slots)
@@ -113,13 +116,15 @@ class Engine:
         return tuple(self._decoders)
 
     @torch.inference_mode()
-    def prefill(self, prompt: Sequence[int], slot: int, params: SamplingParams) -> Committed:
+    def prefill(
+        self, prompt: Sequence[int], slot: int, params: SamplingParams, mask: Mask | None = None
+    ) -> Committed:
         """Load a prompt into `slot`, chunk by chunk; the first token and its drafts."""
         self.assign(slot, prompt, params)
         start = 0
         committed: Committed | None = None
         for rows in self.plan.chunks(len(prompt)):
-            committed = self.prefill_chunk(prompt, start, rows, slot)
+            committed = self.prefill_chunk(prompt, start, rows, slot, mask)
             start += rows
         assert committed is not None, "the prompt is empty"
         return committed
@@ -128,6 +133,7 @@ class Engine:
     def assign(self, slot: int, prompt: Sequence[int], params: SamplingParams) -> None:
         """Give `slot` to a request: how it samples, and the tokens its penalties know."""
         sampling = self.state.sampling
+        bias = params.logit_bias
         sampling.counts[slot] = 0
         sampling.prompt[slot] = pack_bits(prompt, self.config.vocab_size)
         # 64-bit seeds may be unsigned; the noise uses their bits.
@@ -135,20 +141,37 @@ class Engine:
             **{name: getattr(params, name) for name in ("temperature", "top_k", "top_p", "min_p")},
             "seed": (params.seed + 2**63) % 2**64 - 2**63,
             "choice": params.choice,
+            **{name: getattr(params, f"{name}_penalty") for name in PENALTIES},
+            "flags": BIAS if bias else 0,
         }
         for name, value in values.items():
             getattr(sampling.params, name)[slot] = value
+        self._masked.discard(slot)
+        if bias:  # the row of a slot without the flag is never read
+            sampling.bias[slot] = 0
+            sampling.bias[slot, list(bias)] = torch.tensor(
+                list(bias.values()), dtype=torch.float32, device=sampling.bias.device
+            )
 
     @torch.inference_mode()
-    def prefill_chunk(self, prompt: Sequence[int], start: int, rows: int, slot: int) -> Committed:
+    def prefill_chunk(
+        self,
+        prompt: Sequence[int],
+        start: int,
+        rows: int,
+        slot: int,
+        mask: Mask | None = None,
+    ) -> Committed:
         """Run up to `rows` of the prompt's positions from `start`; only the last chunk's result
-        means anything."""
+        means anything. `mask` has the one row of the first token."""
         bound = self._prefills[rows]
         ints, tokens = bound.inputs[0].array, bound.inputs[1].array
         real = prompt[start : start + len(tokens)]
         ints[:] = (slot, start, min(rows, len(prompt) - start), len(real))
         tokens[: len(real)] = real
         tokens[len(real) :] = 0
+        if self._flag(slot, mask):
+            bound.inputs[2].array[:] = mask
         bound.drafting.run()
         [committed] = self._read(bound, 1, drafting=True)
         return committed
@@ -161,6 +184,10 @@ class Engine:
         bound = self._decoders[entries, smallest(self._widths, width, "width")]
         idle = [Turn(slot=self.state.slots, position=0, token=0)] * (entries - len(turns))
         bound.inputs[0].array[:] = [turn.ints() for turn in (*turns, *idle)]
+        for entry, turn in enumerate(turns):
+            if self._flag(turn.slot, turn.mask):
+                first = entry * bound.width
+                bound.inputs[1].array[first : first + 1 + len(turn.drafts)] = turn.mask
         (bound.drafting if draft else bound.runner).run()
         return self._read(bound, len(turns), drafting=draft)
 
@@ -183,6 +210,14 @@ class Engine:
             trials=tuple(max(0, looked - 1 - depth) for depth in range(self.draft_tokens)),
             drafts=tuple(bound.ints.array[0, first : first + self.draft_tokens].tolist()),
         )
+
+    def _flag(self, slot: int, mask: Mask | None) -> bool:
+        """Whether the slot's rows read a mask; says so in its flags where that changes."""
+        masked = mask is not None
+        if masked != (slot in self._masked):
+            self.state.sampling.params.flags[slot] ^= MASK
+            self._masked ^= {slot}
+        return masked
 
     def _read(self, bound: Bound, entries: int, *, drafting: bool) -> list[Committed]:
         first = ACCEPTED + 1

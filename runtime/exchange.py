@@ -4,18 +4,28 @@ Knows tokens and positions. Does not know tensors or requests.
 """
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from graphs.plan import MAX_WIDTH
+
+# int32 [rows, U]: a bit set of tokens a row, in the bits of graphs.sampling.pack_bits.
+Mask = np.ndarray[Any, np.dtype[np.int32]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """One slot's part of a decode step: the last committed token, where it stands, the drafts."""
+    """One slot's part of a decode step: the last committed token, where it stands, the drafts.
+
+    `mask`, one row for the token and one for each draft, says what each row may draw; None: all.
+    """
 
     slot: int
     position: int
     token: int
     drafts: tuple[int, ...] = ()
+    mask: Mask | None = None
 
     def ints(self) -> list[int]:
         """As graphs.buffers.DecodeInputs has it: one row of `ints`."""

@@ -1,15 +1,16 @@
 """One request from prompt to end: prefill, then verify, accept and draft until something stops it.
 
-Knows one engine and one slot. Does not know text. Keeps true: the tokens depend neither on K nor on
-the width policy, and the generator yields each step as soon as it is committed.
+Knows one engine and one slot. Keeps true: the tokens depend neither on K nor on the width policy,
+and the generator yields each step as soon as it is committed.
 """
 
 from collections.abc import Iterator, Sequence
 
 from runtime.engine import Engine
 from runtime.exchange import Committed, Turn
-from runtime.request import SamplingParams, Step
-from runtime.stop import scan
+from runtime.request import SamplingParams, Step, check_ids
+from runtime.stop import Scanned, Scanner
+from runtime.tokenizer import Tokenizer
 from runtime.width import FixedWidth, WidthPolicy
 
 
@@ -20,28 +21,28 @@ def generate(
     *,
     slot: int = 0,
     policy: WidthPolicy | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> Iterator[Step]:
-    """Yield the steps of one request; the last has a finish_reason.
+    """Yield the steps of one request with one answer; the last has a finish_reason.
 
-    Without a policy each step verifies all the drafts the engine makes. Raises ValueError when the
-    prompt is empty, holds an id outside the vocabulary, or does not fit the engine's context
-    together with max_tokens.
+    Without a policy each step verifies all the drafts the engine makes; without a tokenizer the
+    steps have no text. Raises ValueError when the prompt is empty, holds an id outside the
+    vocabulary, does not fit the engine's context together with max_tokens, or when the parameters
+    need what is not there.
     """
     check_request(engine, prompt, params, slot=slot)
-    stop_ids = frozenset(params.stop_ids)
-    if not params.ignore_eos:
-        stop_ids |= frozenset(engine.config.stop_ids)
+    scanner = Scanner(params, eos_ids=engine.config.stop_ids, tokenizer=tokenizer)
     decoding = Decoding(engine, slot, policy or FixedWidth(count=engine.draft_tokens))
     committed = decoding.prefill(prompt, params)
     drafted: tuple[int, ...] = ()
-    emitted = 0
+    position = len(prompt) - 1
     while True:
-        step = _step(committed, drafted, params.max_tokens - emitted, stop_ids)
+        step = _step(committed, drafted, scanner.push(committed.tokens))
         yield step
         if step.finish_reason is not None:
             return
-        emitted += len(step.token_ids)
-        drafted, committed = decoding.step(step.token_ids[-1], len(prompt) + emitted - 1)
+        position += len(step.token_ids)
+        drafted, committed = decoding.step(step.token_ids[-1], position)
 
 
 class Decoding:
@@ -85,16 +86,16 @@ class Decoding:
         self._drafts, self._unseen = seen.drafts, 0
 
 
-def _step(
-    committed: Committed, drafted: tuple[int, ...], room: int, stop_ids: frozenset[int]
-) -> Step:
-    emitted, reason = scan(committed.tokens, room, stop_ids)
+def _step(committed: Committed, drafted: tuple[int, ...], scanned: Scanned) -> Step:
+    emitted, finish = scanned.token_ids, scanned.finish
     return Step(
         token_ids=emitted,
         # Drafts behind the end were never asked for.
-        drafted=drafted[: len(emitted)] if reason else drafted,
+        drafted=drafted[: len(emitted)] if finish else drafted,
         accepted=min(committed.accepted, len(emitted)),
-        finish_reason=reason,
+        finish_reason=finish and finish.reason,
+        matched=finish and finish.matched,
+        pieces=scanned.pieces,
     )
 
 
@@ -108,6 +109,9 @@ def check_request(
         raise ValueError("the prompt is empty")
     if bad := [token for token in prompt if not 0 <= token < engine.config.vocab_size]:
         raise ValueError(f"prompt token {bad[0]} is outside 0..{engine.config.vocab_size - 1}")
+    check_ids(params, engine.config.vocab_size)
+    if params.n != 1:
+        raise ValueError(f"n = {params.n}: one answer at a time, see SamplingParams.answers")
     needed = len(prompt) + params.max_tokens
     if needed > engine.context:
         raise ValueError(

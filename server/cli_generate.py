@@ -16,7 +16,7 @@ from runtime.chat import ChatTemplate, parse_chat
 from runtime.engine import Engine, EngineError, Precision
 from runtime.generate import check_request, generate
 from runtime.request import SamplingParams, Step, summarise
-from runtime.tokenizer import Detokenizer, Tokenizer
+from runtime.tokenizer import Tokenizer
 from runtime.width import WidthPolicy
 from server.cli_engine import EngineRequest, make_engine
 from server.cli_output import JsonOutput, Output, TextOutput
@@ -60,12 +60,15 @@ def run(options: GenerateOptions) -> None:
         job = prepare(options)
         output = _output(options)
     output.start(job.shown)
-    detokenizer = Detokenizer(job.tokenizer)
     steps: list[Step] = []
     start = time.perf_counter()
     try:
-        for step in generate(job.engine, job.prompt_ids, job.sampling, policy=job.policy):
-            output.step(step, pieces_of(step, detokenizer))
+        for step in generate(
+            *(job.engine, job.prompt_ids, job.sampling),
+            policy=job.policy,
+            tokenizer=job.tokenizer,
+        ):
+            output.step(step, step.pieces)
             steps.append(step)
     except EngineError as error:
         raise fail(error, 1) from error
@@ -114,17 +117,6 @@ def prepare(options: GenerateOptions) -> Job:
         shown=shown,
         sampling=options.sampling,
     )
-
-
-def pieces_of(step: Step, detokenizer: Detokenizer) -> list[str]:
-    """The text of each token of a step; a stop token has none, the last one takes what was held."""
-    stopped = step.finish_reason == "stop"
-    pieces = [detokenizer.push(token) for token in step.token_ids[: -1 if stopped else None]]
-    if stopped:
-        pieces.append("")
-    if step.finish_reason is not None:
-        pieces[-1] += detokenizer.finish()
-    return pieces
 
 
 def _prompt_text(options: GenerateOptions, tokenizer: Tokenizer) -> tuple[str, str]:

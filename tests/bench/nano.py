@@ -30,8 +30,8 @@ TEXT = f"""\
 `make bench` (= `python -m tests.bench nano`): one stream, bf16, at most {TOKENS} tokens a prompt,
 {ROUNDS} rounds, everything interleaved; decode steps only, prefill left out. K drafts a step, or as
 many as the width policy chooses (auto). code and chat are greedy; noise, {NOISE_TOKENS} tokens, is
-sampled so hot that no draft is right but by chance. The gain is over K = 0 of the same round. eager: the same K = 3
-without kernels and compiled blocks, as the reference path runs."""
+sampled so hot that no draft is right but by chance. The gain is over K = 0 of the same round.
+eager: the same K = 3 without kernels and compiled blocks, as the reference path runs."""
 
 
 def run(say: Callable[[str], object]) -> Section:

@@ -30,9 +30,10 @@ def test_a_draft_sees_a_window_of_windows() -> None:
 @pytest.mark.parametrize("window", [512, None])
 def test_a_longer_reach_must_be_run_over_before_the_history_forgets(window: int | None) -> None:
     made = CatchUp.of(config_of(window), 3, (16, 32))
-    assert made.limit == made.reach == HISTORY - MAX_WIDTH - 2 - 32
+    most = HISTORY - MAX_WIDTH - 2 - 32
+    assert made.limit == made.reach == most
     with pytest.raises(AssertionError, match="forgotten"):
-        made.pieces(1000, made.limit + 1)
+        made.pieces(1000, most + 1)
 
 
 @given(

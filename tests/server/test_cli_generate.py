@@ -11,10 +11,9 @@ from graphs.checkpoint import Checkpoint
 from runtime.engine import Engine, EngineError
 from runtime.generate import generate
 from runtime.request import SamplingParams, Step
-from runtime.tokenizer import Detokenizer, Tokenizer
+from runtime.tokenizer import Tokenizer
 from server import cli_generate
 from server.cli import app
-from server.cli_generate import pieces_of
 from tests.runtime.test_tokenizer import TOKENIZER
 from tests.server.tiny_checkpoint import write_checkpoint
 
@@ -201,31 +200,3 @@ def test_a_failing_engine_is_exit_code_1_without_a_traceback(
     result = call("generate", checkpoint, "--prompt", "a")
     assert result.exit_code == 1
     assert result.stderr == "fourstep: error: the logits of a step are not numbers (NaN)\n"
-
-
-def step_of(ids: list[int], reason: Any = None) -> Step:
-    return Step(token_ids=tuple(ids), drafted=(), accepted=0, finish_reason=reason)
-
-
-@pytest.mark.parametrize("width", [1, 2, 3, 4])
-@pytest.mark.parametrize("cut", range(12))
-def test_pieces_join_to_the_text_for_every_cut(width: int, cut: int) -> None:
-    """Steps of any width over split characters, the request ending anywhere by length."""
-    ids = TOKENIZER.encode("\u4f60\U0001f600 caf\u00e9")[1 : 1 + cut]
-    if not ids:
-        return
-    detokenizer = Detokenizer(TOKENIZER)
-    steps = [ids[i : i + width] for i in range(0, len(ids), width)]
-    reasons = [None] * (len(steps) - 1) + ["length"]
-    texts: list[str] = []
-    for step, reason in zip(steps, reasons, strict=True):
-        pieces = pieces_of(step_of(step, reason), detokenizer)
-        assert len(pieces) == len(step)
-        texts += pieces
-    assert "".join(texts) == TOKENIZER.decode(ids)
-
-
-def test_a_stop_token_has_no_text_even_if_it_is_no_special_token() -> None:
-    ids = [*TOKENIZER.encode("ab")[1:], 300]
-    assert "".join(pieces_of(step_of(ids, "stop"), Detokenizer(TOKENIZER))) == "ab"
-    assert pieces_of(step_of([300], "stop"), Detokenizer(TOKENIZER)) == [""]
