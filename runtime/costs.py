@@ -23,7 +23,7 @@ from runtime.generate import generate
 from runtime.programs import programs_of
 from runtime.request import SamplingParams, summarise
 
-ROUNDS, REPEATS = 15, 5
+ROUNDS, REPEATS = 5, 20
 _PROMPT_TOKENS, _PRIOR_TOKENS = 48, 96
 _ROOM = 0.8  # of the machine's memory
 # A prior is an opinion, not a certainty: a request's own drafts move it.
@@ -66,7 +66,7 @@ def step_costs(engine: Engine) -> Costs:
     times: dict[str, list[float]] = {}
     for _ in range(ROUNDS):
         for name, run in _runs(engine, len(prompt)):
-            run()  # decoding runs one engine over and over: its code and threads are warm
+            # Decoding runs one engine over and over; the first few runs warm its code and threads.
             for _ in range(REPEATS):
                 start = time.perf_counter()
                 run()

@@ -1,8 +1,8 @@
 """Tokens a second of step5-nano by draft length, all lengths interleaved in one run.
 
 Interleaving matters: a machine's speed drifts by more than the differences that are measured. Every
-round runs each K on the same prompts, the order turned by one each round. Keeps true: all K must
-give the same tokens, or the measurement stops.
+round runs each prompt with every K before the next, the order turned by one each time. Keeps true:
+all K must give the same tokens, or the measurement stops.
 """
 
 import time
@@ -32,14 +32,25 @@ class Speed:
     step_ms: list[float] = field(default_factory=list)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Pass:
     """All prompts once: the steps of decode, their time, and the tokens for comparison."""
 
-    tokens: tuple[tuple[int, ...], ...]
-    emitted: int
-    steps: int
-    seconds: float
+    tokens: list[tuple[int, ...]] = field(default_factory=list)
+    emitted: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+
+    def add(self, runner: Runner, prompt: Sequence[int], params: SamplingParams) -> None:
+        """Generate from one more prompt."""
+        stream = generate(runner.engine, prompt, params, policy=runner.policy())
+        made: list[Step] = [next(stream)]  # the prefill and its token
+        start = time.perf_counter()
+        made += stream
+        self.seconds += time.perf_counter() - start
+        self.steps += len(made) - 1
+        self.emitted += sum(len(step.token_ids) for step in made[1:])
+        self.tokens.append(tuple(token for step in made for token in step.token_ids))
 
     @property
     def tokens_per_second(self) -> float:
@@ -48,17 +59,10 @@ class Pass:
 
 def run_prompts(runner: Runner, prompts: Iterable[Sequence[int]], params: SamplingParams) -> Pass:
     """Generate from each prompt in turn."""
-    tokens, emitted, steps, seconds = [], 0, 0, 0.0
+    made = Pass()
     for prompt in prompts:
-        stream = generate(runner.engine, prompt, params, policy=runner.policy())
-        made: list[Step] = [next(stream)]  # the prefill and its token
-        start = time.perf_counter()
-        made += stream
-        seconds += time.perf_counter() - start
-        steps += len(made) - 1
-        emitted += sum(len(step.token_ids) for step in made[1:])
-        tokens.append(tuple(token for step in made for token in step.token_ids))
-    return Pass(tokens=tuple(tokens), emitted=emitted, steps=steps, seconds=seconds)
+        made.add(runner, prompt, params)
+    return made
 
 
 def measure(
@@ -70,15 +74,22 @@ def measure(
     between: Callable[[], object] = lambda: None,
 ) -> dict[str, Speed]:
     """One Speed a runner, after an unmeasured pass of each; `between` runs once a round."""
-    first = {name: run_prompts(runner, prompts, params) for name, runner in runners.items()}
-    if len({each.tokens for each in first.values()}) != 1:
+    names = list(runners)
+
+    def once(number: int) -> dict[str, Pass]:
+        passes = {name: Pass() for name in names}
+        for turn, prompt in enumerate(prompts, number):
+            at = turn % len(names)
+            for name in names[at:] + names[:at]:
+                passes[name].add(runners[name], prompt, params)
+        return passes
+
+    first = once(0)
+    if len({tuple(each.tokens) for each in first.values()}) != 1:
         raise RuntimeError("the draft lengths gave different tokens; nothing was measured")
     speeds = {name: Speed(tokens_per_step=one.emitted / one.steps) for name, one in first.items()}
-    names = list(runners)
     for number in range(rounds):
-        at = number % len(names)
-        for name in names[at:] + names[:at]:
-            one = run_prompts(runners[name], prompts, params)
+        for name, one in once(number).items():
             speeds[name].tokens_per_second.append(one.tokens_per_second)
             speeds[name].step_ms.append(1000 * one.seconds / one.steps)
         between()
