@@ -28,15 +28,17 @@ LOOK_SHARE = 0.015  # of a request's time that looking may take, besides its fir
 class StepCosts:
     """Microseconds of one step by number of drafts verified, drafting included where there is any.
 
-    `look` is what one call costs that looks at so many rows.
+    `look` is what looking costs by the rows that were decoded without drafting, the last one for
+    any more rows as well; empty where nothing can look. After `limit` rows it is too late.
     """
 
     plain: float
     drafted: Sequence[float]  # [k-1] for k = 1..K
-    look: Mapping[int, float]
+    look: Sequence[float]  # [rows]
+    limit: int | None
 
     @classmethod
-    def of(cls, costs: Costs, batch: int, draft_tokens: int) -> "StepCosts":
+    def of(cls, costs: Costs, *, batch: int, draft_tokens: int, catch_up: CatchUp) -> "StepCosts":
         """From an artifact's table; a width that was not built costs what the next wider one does.
 
         Raises ValueError if the table is empty: this model was not timed.
@@ -57,12 +59,20 @@ class StepCosts:
         drafted = [
             cost(costs.verify, 1 + k) + cost(costs.draft, 1 + k) for k in range(1, 1 + draft_tokens)
         ]
-        look = {int(rows): value for rows, value in costs.observe.items()}
-        return cls(plain=cost(costs.verify, 1), drafted=drafted, look=look)
+        looks = [
+            sum(costs.observe[str(piece.size)] for piece in catch_up.pieces(0, rows))
+            for rows in range(catch_up.reach + 1 if catch_up.sizes else 0)
+        ]
+        plain = cost(costs.verify, 1)
+        return cls(plain=plain, drafted=drafted, look=looks, limit=catch_up.limit)
 
     def step(self, drafts: int) -> float:
         """A step that verifies so many; one that drafts without verifying counts as plain."""
         return self.drafted[drafts - 1] if drafts else self.plain
+
+    def looking(self, unseen: int) -> float:
+        """A look after so many rows."""
+        return self.look[min(unseen, len(self.look) - 1)] if self.look else 0.0
 
 
 class WidthPolicy(Protocol):
@@ -106,28 +116,18 @@ class FixedWidth:
 class AutoWidth:
     """The number of drafts with the most expected tokens a microsecond.
 
-    `rates` start as the artifact's prior and follow this request; `catch_up` says which calls a
-    look takes. Steps save up for looks, so that these cost LOOK_SHARE whatever they cost each.
+    `rates` start as the artifact's prior and follow this request. Steps save up for looks, so that
+    these cost LOOK_SHARE of the time whatever one costs.
     """
 
     costs: StepCosts
     rates: list[float]
-    catch_up: CatchUp
     _saved: float = field(init=False)  # microseconds
     _seen: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
         self._seen = [PRIOR_WEIGHT] * len(self.rates)
-        self._saved = self._cost(FIRST_LOOK)
-
-    @classmethod
-    def of(cls, costs: Costs, *, batch: int, draft_tokens: int, catch_up: CatchUp) -> "AutoWidth":
-        """For a new request, from an artifact's table. Raises ValueError as StepCosts.of."""
-        return cls(
-            costs=StepCosts.of(costs, batch, draft_tokens),
-            rates=list(costs.acceptance[:draft_tokens]),
-            catch_up=catch_up,
-        )
+        self._saved = self.costs.looking(FIRST_LOOK)
 
     def drafts(self) -> int:
         expected, chance = 1.0, 1.0
@@ -154,19 +154,14 @@ class AutoWidth:
                 self._learn(position, hit / count, count)
 
     def looks(self, unseen: int) -> bool:
-        if not self.catch_up.sizes or unseen < FIRST_LOOK:
+        if not self.costs.look or unseen < FIRST_LOOK:
             return False
-        cost = self._cost(unseen)
-        forgets = self.catch_up.limit is not None and unseen >= self.catch_up.limit
+        cost = self.costs.looking(unseen)
+        forgets = self.costs.limit is not None and unseen >= self.costs.limit
         if not forgets and cost > self._saved:
             return False
         self._saved -= cost
         return True
-
-    def _cost(self, unseen: int) -> float:
-        if not self.catch_up.sizes:
-            return 0.0
-        return sum(self.costs.look[piece.size] for piece in self.catch_up.pieces(0, unseen))
 
     def _learn(self, position: int, share: float, count: int) -> None:
         """A mean at first, an exponential average once that moves faster."""

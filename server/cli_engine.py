@@ -20,7 +20,7 @@ from runtime.build import BuildOptions
 from runtime.engine import Engine, Precision
 from runtime.programs import programs_of
 from runtime.store import cached_folder, find_or_build
-from runtime.width import AutoWidth, FixedWidth, WidthPolicy
+from runtime.width import AutoWidth, FixedWidth, StepCosts, WidthPolicy
 from server.cli_build import progress_bar
 
 
@@ -61,13 +61,11 @@ def make_engine(
     )
     if request.draft_tokens is not None or not artifact.manifest.costs.verify:
         return engine, FixedWidth(count=wanted)
-    policy = AutoWidth.of(
-        artifact.manifest.costs,
-        batch=plan.batches[0],
-        draft_tokens=wanted,
-        catch_up=engine.catch_up,
+    table = artifact.manifest.costs
+    costs = StepCosts.of(
+        table, batch=plan.batches[0], draft_tokens=wanted, catch_up=engine.catch_up
     )
-    return engine, policy
+    return engine, AutoWidth(costs=costs, rates=list(table.acceptance[:wanted]))
 
 
 def _eager(

@@ -14,7 +14,7 @@ from runtime.bench.tables import US, Table, spread
 from runtime.engine import Engine
 from runtime.request import SamplingParams
 from runtime.tokenizer import Tokenizer
-from runtime.width import AutoWidth
+from runtime.width import AutoWidth, StepCosts
 from tests.bench.child import Child
 from tests.bench.document import Section
 from tests.bench.prompts import prompts
@@ -71,17 +71,18 @@ def make_runners(what: Subject, artifact: Artifact) -> dict[str, Runner]:
         for count in range(len(what.weights.mtp) + 1)
     ]
     runners = {str(engine.draft_tokens): Runner(engine=engine) for engine in engines}
-    costs, most = artifact.manifest.costs, engines[-1].draft_tokens
+    table, last = artifact.manifest.costs, engines[-1]
+    costs = StepCosts.of(
+        table,
+        batch=what.plan.batches[0],
+        draft_tokens=last.draft_tokens,
+        catch_up=last.catch_up,
+    )
 
     def policy() -> AutoWidth:
-        return AutoWidth.of(
-            costs,
-            batch=what.plan.batches[0],
-            draft_tokens=most,
-            catch_up=engines[-1].catch_up,
-        )
+        return AutoWidth(costs=costs, rates=list(table.acceptance[: last.draft_tokens]))
 
-    return {**runners, AUTO: Runner(engine=engines[-1], policy=policy)}
+    return {**runners, AUTO: Runner(engine=last, policy=policy)}
 
 
 def section(

@@ -148,14 +148,15 @@ def test_no_bit_depends_on_chunks(wanted: Request, draft_tokens: int) -> None:
 
 def policies() -> list[WidthPolicy]:
     """Every fixed width; and such as always draft, never do, or go by what they see."""
-    measured = StepCosts.of(inductor_artifact().manifest.costs, 1, 3)
-    free = StepCosts(plain=1000.0, drafted=[100.0, 99.0, 98.0], look={16: 1.0})
-    dear = StepCosts(plain=1.0, drafted=[900.0, 900.0, 900.0], look={16: 0.01})
-    near = StepCosts(plain=1000.0, drafted=[1100.0, 1150.0, 1200.0], look={16: 10.0})
+    measured = StepCosts.of(
+        inductor_artifact().manifest.costs, batch=1, draft_tokens=3, catch_up=engine().catch_up
+    )
+    free = StepCosts(plain=1000.0, drafted=[100.0, 99.0, 98.0], look=(1.0,), limit=None)
+    dear = StepCosts(plain=1.0, drafted=[900.0, 900.0, 900.0], look=(0.01,), limit=None)
+    near = StepCosts(plain=1000.0, drafted=[1100.0, 1150.0, 1200.0], look=(10.0,), limit=None)
     fixed: list[WidthPolicy] = [FixedWidth(count=count) for count in range(4)]
     return fixed + [
-        AutoWidth(costs=costs, rates=[0.3, 0.2, 0.1], catch_up=engine().catch_up)
-        for costs in (measured, free, dear, near)
+        AutoWidth(costs=costs, rates=[0.3, 0.2, 0.1]) for costs in (measured, free, dear, near)
     ]
 
 
@@ -180,8 +181,8 @@ def test_a_policy_looks_and_drafts_again(monkeypatch: pytest.MonkeyPatch) -> Non
         return observe(slot, end, rows)
 
     monkeypatch.setattr(made, "observe", counted)
-    free = StepCosts(plain=1000.0, drafted=[100.0, 99.0, 98.0], look={16: 1.0})
-    policy = AutoWidth(costs=free, rates=[0.3, 0.2, 0.1], catch_up=made.catch_up)
+    free = StepCosts(plain=1000.0, drafted=[100.0, 99.0, 98.0], look=(1.0,), limit=None)
+    policy = AutoWidth(costs=free, rates=[0.3, 0.2, 0.1])
     wanted = iter([3, 0, 0, 0])
     monkeypatch.setattr(policy, "drafts", lambda: next(wanted, 3))
     steps = list(generate(made, prompt, GREEDY, policy=policy))

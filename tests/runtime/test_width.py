@@ -31,34 +31,45 @@ TABLE = Costs(
     observe={"16": 130.0, "64": 220.0},
     acceptance=(0.6, 0.5, 0.4),
 )
-COSTS = StepCosts.of(TABLE, 1, 3)
 CATCH_UP = CatchUp(sizes=(16, 64), reach=150, limit=None)
 
 
-def policy_of(*rates: float, costs: StepCosts = COSTS, catch_up: CatchUp = CATCH_UP) -> AutoWidth:
-    return AutoWidth(costs=costs, rates=list(rates), catch_up=catch_up)
+def costs_of(batch: int, draft_tokens: int, table: Costs = TABLE) -> StepCosts:
+    return StepCosts.of(table, batch=batch, draft_tokens=draft_tokens, catch_up=CATCH_UP)
+
+
+COSTS = costs_of(1, 3)
+
+
+def policy_of(*rates: float, costs: StepCosts = COSTS) -> AutoWidth:
+    return AutoWidth(costs=costs, rates=list(rates))
 
 
 def test_costs_of_a_batch() -> None:
     assert COSTS.plain == 1000
     assert list(COSTS.drafted) == [1172, 1224, 1266]
-    assert COSTS.look == {16: 130, 64: 220}
-    assert StepCosts.of(TABLE, 4, 0).plain == 1300
-    assert list(StepCosts.of(TABLE, 1, 2).drafted) == [1172, 1224]
+    assert costs_of(4, 0).plain == 1300
+    assert list(costs_of(1, 2).drafted) == [1172, 1224]
+
+
+def test_costs_of_looking() -> None:
+    found = [COSTS.looking(rows) for rows in (1, 16, 17, 64, 65, 128, 129, 150, 1000)]
+    assert found == [130, 130, 220, 220, 350, 440, 570, 660, 660]
 
 
 def test_a_width_that_was_not_built_costs_what_the_next_one_does() -> None:
     table = Costs(
         verify={"1x2": 5.0, "1x4": 9.0}, draft={"1x2": 1.0, "1x4": 2.0}, observe={}, acceptance=()
     )
-    costs = StepCosts.of(table, 1, 3)
-    assert (costs.plain, list(costs.drafted), costs.look) == (5.0, [6.0, 11.0, 11.0], {})
+    blind = CatchUp(sizes=(), reach=150, limit=None)
+    costs = StepCosts.of(table, batch=1, draft_tokens=3, catch_up=blind)
+    assert (costs.plain, list(costs.drafted), costs.look) == (5.0, [6.0, 11.0, 11.0], [])
 
 
 def test_a_model_that_was_not_timed_needs_a_fixed_width() -> None:
     empty = Costs(verify={}, draft={}, observe={}, acceptance=())
     with pytest.raises(ValueError, match="--spec-tokens"):
-        StepCosts.of(empty, 1, 3)
+        costs_of(1, 3, empty)
 
 
 @pytest.mark.parametrize(
@@ -152,28 +163,25 @@ def looks_of(policy: AutoWidth, steps: int) -> list[int]:
 
 @pytest.mark.parametrize("dear", [1, 5, 20])
 def test_looks_cost_their_share_whatever_one_costs(dear: float) -> None:
-    look = {16: 130.0 * dear, 64: 220.0 * dear}
-    policy = policy_of(0.0, 0.0, 0.0, costs=dataclasses.replace(COSTS, look=look))
+    costs = dataclasses.replace(COSTS, look=[dear * cost for cost in COSTS.look])
+    policy = policy_of(0.0, 0.0, 0.0, costs=costs)
     looks = looks_of(policy, 5000)
     assert looks[0] == FIRST_LOOK
     assert len(looks) > 3
-    pieces = [piece for rows in looks for piece in CATCH_UP.pieces(0, rows)]
-    cost = sum(look[piece.size] for piece in pieces)
-    assert cost <= LOOK_SHARE * 5000 * COSTS.plain + look[16]
+    cost = sum(costs.looking(rows) for rows in looks)
+    assert cost <= LOOK_SHARE * 5000 * COSTS.plain + costs.looking(FIRST_LOOK)
 
 
 def test_a_look_is_not_put_off_until_the_history_forgets() -> None:
-    dear = dataclasses.replace(COSTS, look={64: 1e9})
-    forgets = CatchUp(sizes=(64,), reach=100, limit=100)
-    recalls = CatchUp(sizes=(64,), reach=100, limit=None)
-    looks = looks_of(policy_of(0.0, 0.0, 0.0, costs=dear, catch_up=forgets), 350)
-    assert looks == [16, 100, 100, 100]
-    assert looks_of(policy_of(0.0, 0.0, 0.0, costs=dear, catch_up=recalls), 350) == [16]
+    dear = dataclasses.replace(COSTS, look=[1e9])
+    assert looks_of(policy_of(0.0, 0.0, 0.0, costs=dear), 350) == [16]
+    forgets = dataclasses.replace(dear, limit=100)
+    assert looks_of(policy_of(0.0, 0.0, 0.0, costs=forgets), 350) == [16, 100, 100, 100]
 
 
 def test_where_no_engine_observes_there_is_no_look() -> None:
-    blind = CatchUp(sizes=(), reach=100, limit=None)
-    assert looks_of(policy_of(0.0, 0.0, 0.0, catch_up=blind), 100) == []
+    blind = dataclasses.replace(COSTS, look=[])
+    assert looks_of(policy_of(0.0, 0.0, 0.0, costs=blind), 100) == []
 
 
 def test_a_fixed_width_learns_nothing() -> None:
@@ -219,7 +227,7 @@ def simulate(
             continue
         unseen += 1 + accepted
         if wanted or policy.looks(unseen):
-            cost += sum(table.observe[str(piece.size)] for piece in CATCH_UP.pieces(0, unseen))
+            cost += COSTS.looking(unseen)
             trials = [max(0, min(unseen, LOOKED) - 1 - depth) for depth in range(3)]
             policy.observed([t * right(done - 1, d) for d, t in enumerate(trials)], trials)
             unseen, fresh = 0, True
