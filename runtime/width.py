@@ -124,12 +124,17 @@ class AutoWidth:
     rates: list[float]
     _saved: float = field(init=False)  # microseconds
     _seen: list[int] = field(init=False)
+    _best: int = field(init=False)
 
     def __post_init__(self) -> None:
         self._seen = [PRIOR_WEIGHT] * len(self.rates)
         self._saved = self.costs.looking(FIRST_LOOK)
+        self._best = self._choose()
 
     def drafts(self) -> int:
+        return self._best
+
+    def _choose(self) -> int:
         expected, chance = 1.0, 1.0
         best, best_speed = 0, MARGIN / self.costs.plain
         for k, (rate, cost) in enumerate(zip(self.rates, self.costs.drafted, strict=True), 1):
@@ -147,11 +152,14 @@ class AutoWidth:
             better = self.rates[drafted - 1] - self.rates[drafted]
             self.rates[drafted] += DRIFT * max(0.0, better)
         self._saved += LOOK_SHARE * self.costs.step(drafted)
+        if drafted:
+            self._best = self._choose()
 
     def observed(self, hits: Sequence[int], trials: Sequence[int]) -> None:
         for position, (hit, count) in enumerate(zip(hits, trials, strict=True)):
             if count:
                 self._learn(position, hit / count, count)
+        self._best = self._choose()
 
     def looks(self, unseen: int) -> bool:
         if not self.costs.look or unseen < FIRST_LOOK:

@@ -55,7 +55,9 @@ def run(say: Callable[[str], object]) -> Section:
         say(f"building the engines of {name}")
         with tempfile.TemporaryDirectory() as scratch:
             command = [sys.executable, "-m", "tests.bench.builds", which, f"{scratch}/artifact"]
-            environment = {**os.environ, "XDG_CACHE_HOME": f"{scratch}/cache"}
+            caches = {"XDG_CACHE_HOME": "cache", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
+            places = {name: f"{scratch}/{folder}" for name, folder in caches.items()}
+            environment = {**os.environ, **places}
             done = subprocess.run(
                 command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True
             )
