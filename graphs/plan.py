@@ -45,13 +45,18 @@ class EnginePlan:
         """Raises ValueError where no context is that large."""
         return smallest(self.contexts, positions, "context")
 
+    def chunk(self, tokens: int, most: int) -> int:
+        """The prefill size to begin with where `tokens` are left, at most `most` if there is one."""
+        sizes = [size for size in self.prefill if size <= most] or [self.prefill[0]]
+        # A size is worth its padding when more than half of it is used.
+        fitting = [size for size in sizes if tokens > size // 2]
+        return fitting[-1] if fitting else sizes[0]
+
     def chunks(self, tokens: int) -> list[int]:
         """Prefill sizes that cover `tokens`: the largest first, little padding at the end."""
         sizes: list[int] = []
         while tokens > 0:
-            # A size is worth its padding when more than half of it is used.
-            fitting = [size for size in self.prefill if tokens > size // 2]
-            sizes.append(fitting[-1] if fitting else self.prefill[0])
+            sizes.append(self.chunk(tokens, self.prefill[-1]))
             tokens -= sizes[-1]
         return sizes
 

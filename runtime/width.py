@@ -78,6 +78,10 @@ class StepCosts:
 class WidthPolicy(Protocol):
     """One request's policy. `drafts` says how many drafts to verify next, 0: decode plainly."""
 
+    def batch(self, size: int) -> None:
+        """Steps are now of so many slots."""
+        ...
+
     def drafts(self) -> int: ...
 
     def verified(self, drafted: int, accepted: int) -> None:
@@ -99,6 +103,9 @@ class FixedWidth:
 
     count: int
 
+    def batch(self, size: int) -> None:
+        """A fixed width costs what it costs."""
+
     def drafts(self) -> int:
         return self.count
 
@@ -116,20 +123,27 @@ class FixedWidth:
 class AutoWidth:
     """The number of drafts with the most expected tokens a microsecond.
 
-    `rates` start as the artifact's prior and follow this request. Steps save up for looks, so that
-    these cost LOOK_SHARE of the time whatever one costs.
+    `tables` are costs by batch; `rates` start as the artifact's prior and follow this request.
+    Steps save up for looks, so that these cost LOOK_SHARE of the time whatever one costs.
     """
 
-    costs: StepCosts
+    tables: Mapping[int, StepCosts]
     rates: list[float]
+    costs: StepCosts = field(init=False)
     _saved: float = field(init=False)  # microseconds
     _seen: list[int] = field(init=False)
     _best: int = field(init=False)
 
     def __post_init__(self) -> None:
         self._seen = [PRIOR_WEIGHT] * len(self.rates)
+        self.costs = next(iter(self.tables.values()))
         self._saved = self.costs.looking(FIRST_LOOK)
         self._best = self._choose()
+
+    def batch(self, size: int) -> None:
+        if self.costs is not self.tables[size]:
+            self.costs = self.tables[size]
+            self._best = self._choose()
 
     def drafts(self) -> int:
         return self._best

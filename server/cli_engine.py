@@ -65,7 +65,7 @@ def make_engine(
     costs = StepCosts.of(
         table, batch=plan.batches[0], draft_tokens=wanted, catch_up=engine.catch_up
     )
-    return engine, AutoWidth(costs=costs, rates=list(table.acceptance[:wanted]))
+    return engine, AutoWidth(tables={plan.batches[0]: costs}, rates=list(table.acceptance[:wanted]))
 
 
 def _eager(

@@ -80,7 +80,7 @@ def make_runners(what: Subject, artifact: Artifact) -> dict[str, Runner]:
     )
 
     def policy() -> AutoWidth:
-        return AutoWidth(costs=costs, rates=list(table.acceptance[: last.draft_tokens]))
+        return AutoWidth(tables={1: costs}, rates=list(table.acceptance[: last.draft_tokens]))
 
     return {**runners, AUTO: Runner(engine=last, policy=policy)}
 

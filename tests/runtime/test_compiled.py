@@ -156,7 +156,7 @@ def policies() -> list[WidthPolicy]:
     near = StepCosts(plain=1000.0, drafted=[1100.0, 1150.0, 1200.0], look=(10.0,), limit=None)
     fixed: list[WidthPolicy] = [FixedWidth(count=count) for count in range(4)]
     return fixed + [
-        AutoWidth(costs=costs, rates=[0.3, 0.2, 0.1]) for costs in (measured, free, dear, near)
+        AutoWidth(tables={1: costs}, rates=[0.3, 0.2, 0.1]) for costs in (measured, free, dear, near)
     ]
 
 
@@ -182,7 +182,7 @@ def test_a_policy_looks_and_drafts_again(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(made, "observe", counted)
     free = StepCosts(plain=1000.0, drafted=[100.0, 99.0, 98.0], look=(1.0,), limit=None)
-    policy = AutoWidth(costs=free, rates=[0.3, 0.2, 0.1])
+    policy = AutoWidth(tables={1: free}, rates=[0.3, 0.2, 0.1])
     wanted = iter([3, 0, 0, 0])
     monkeypatch.setattr(policy, "drafts", lambda: next(wanted, 3))
     steps = list(generate(made, prompt, GREEDY, policy=policy))

@@ -42,7 +42,7 @@ COSTS = costs_of(1, 3)
 
 
 def policy_of(*rates: float, costs: StepCosts = COSTS) -> AutoWidth:
-    return AutoWidth(costs=costs, rates=list(rates))
+    return AutoWidth(tables={1: costs}, rates=list(rates))
 
 
 def test_costs_of_a_batch() -> None:

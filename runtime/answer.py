@@ -1,0 +1,175 @@
+"""One answer of one request on its way: waiting, loading its prompt, running, over.
+
+Knows its tokens and how far they were run. Does not know other answers, queues or blocks. Keeps
+true: what was committed is told once, in order, and nothing after the end; an answer that was
+stopped half way goes on from its tokens as if nothing had happened.
+"""
+
+import enum
+import itertools
+from dataclasses import dataclass, field
+from typing import Literal
+
+from runtime.decoding import Decoding
+from runtime.exchange import Committed
+from runtime.failpoints import reach
+from runtime.logprobs import TokenLogprobs
+from runtime.request import Finish, SamplingParams, Step
+from runtime.stop import Scanner
+
+EndReason = Literal["stop", "length", "cancelled", "deadline", "failed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What somebody asks for: token ids and parameters.
+
+    The lower `priority`, the sooner; `deadline` is a time of the scheduler's clock; requests of
+    different `salt` share no cached prefix; `draft_tokens` fixes the drafts a step, None leaves them
+    to the policy. Raises ValueError.
+    """
+
+    id: str
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    priority: int = 0
+    deadline: float | None = None
+    salt: str = ""
+    draft_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise ValueError("the prompt is empty")
+
+
+@dataclass(kw_only=True)
+class Numbers:
+    """What one answer cost, from emitted tokens only. Times in seconds of the scheduler's clock.
+
+    accepted[k]: steps that accepted k drafts; drafted[i], right[i]: drafts verified at position i,
+    and how many of them were right.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int = 0
+    tokens: int = 0
+    steps: int = 0
+    accepted: list[int] = field(default_factory=list)
+    drafted: list[int] = field(default_factory=list)
+    right: list[int] = field(default_factory=list)
+    preemptions: int = 0
+    queued_s: float = 0.0
+    first_token_s: float | None = None  # since it was asked for
+    total_s: float = 0.0
+
+    def count(self, step: Step) -> None:
+        """A decode step."""
+        self.steps += 1
+        _add(self.accepted, step.accepted)
+        for position in range(len(step.drafted)):
+            _add(self.drafted, position)
+        for position in range(step.accepted):
+            _add(self.right, position)
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """Why an answer is over. `message` says more where something went wrong."""
+
+    reason: EndReason
+    numbers: Numbers
+    matched: int | str | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """What one step did for one answer: new tokens and their text, or the end, or both.
+
+    `logprobs`: of each token, if asked for; `prompt_logprobs`: on the first output, of each token
+    of the prompt but the first.
+    """
+
+    request_id: str
+    index: int  # which of the request's answers
+    step: Step | None = None
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    end: End | None = None
+
+
+class Phase(enum.Enum):
+    QUEUED = "queued"
+    LOADING = "loading"
+    RUNNING = "running"
+    OVER = "over"
+
+
+@dataclass(eq=False, kw_only=True)
+class Answer:
+    """`tokens`: prompt and everything committed. `computed`: positions that were run, at most all
+    but the last token while running."""
+
+    request: Request
+    index: int
+    params: SamplingParams
+    scanner: Scanner
+    decoding: Decoding
+    numbers: Numbers
+    arrival: int
+    asked_at: float
+    tokens: list[int]
+    phase: Phase = Phase.QUEUED
+    slot: int = -1
+    computed: int = 0
+    served: int = 0  # the scheduler's turn at which it was last served
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Who comes first."""
+        return self.request.priority, self.arrival
+
+    @property
+    def filled(self) -> int:
+        """Positions that the MTP layers are up to date with."""
+        return self.computed - self.decoding.unseen
+
+    def first(self, committed: Committed) -> tuple[Step, Finish | None]:
+        """The prompt, or all there was, has been run; its last row drew a token."""
+        self.computed = len(self.tokens)
+        return self._emit(committed, (), self.decoding.first(committed))
+
+    def take(
+        self, committed: Committed, drafts: tuple[int, ...], *, drafted: bool
+    ) -> tuple[Step, Finish | None]:
+        """What a step from the last token committed; `drafts` were verified."""
+        position = len(self.tokens) - 1
+        ended = self.decoding.take(committed, position, drafted=drafted)
+        self.computed = position + len(committed.tokens)
+        return self._emit(committed, drafts, ended)
+
+    def _emit(
+        self, committed: Committed, drafts: tuple[int, ...], ended: int | None
+    ) -> tuple[Step, Finish | None]:
+        reach("detokenizer")
+        scanned = self.scanner.push(committed.tokens, ended=ended)
+        emitted, finish = scanned.token_ids, scanned.finish
+        step = Step(
+            token_ids=emitted,
+            # Drafts behind the end were never asked for.
+            drafted=drafts[: len(emitted)] if finish else drafts,
+            accepted=min(committed.accepted, len(emitted)),
+            finish_reason=finish and finish.reason,
+            matched=finish and finish.matched,
+            pieces=scanned.pieces,
+        )
+        self.tokens.extend(emitted)
+        self.numbers.tokens += len(emitted)
+        return step, finish
+
+
+def _add(counts: list[int], place: int) -> None:
+    counts.extend(itertools.repeat(0, place + 1 - len(counts)))
+    counts[place] += 1
+

@@ -1,0 +1,268 @@
+"""What each slot has of the block pools: mapped ahead of its text, shared with the prefix cache,
+released behind its window.
+
+Knows tables, pools, the cache and what else a text needs to go on somewhere: the last rows of the
+history. Does not know requests. Keeps true: a block that others may read is never written; what is
+in the cache is what a cold run would compute, bit for bit; the sliding blocks of a slot do not grow
+with its text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from graphs.config import ModelConfig
+from graphs.history import HISTORY
+from graphs.plan import MAX_WIDTH
+from graphs.state import BLOCK, SCRATCH_BLOCK, KvPool, State
+from runtime.pools import PoolSizes
+from runtime.prefix import Node, PrefixCache
+
+
+@dataclass
+class _Block:
+    """A mapped block: a node's, or the slot's own."""
+
+    number: int
+    node: Node | None = None
+
+
+@dataclass
+class _Map:
+    """One slot: its blocks by place in the text; the text up to `known` blocks is in the cache's
+    terms `key`. MTP rows are whole from position `whole_from` on. `idle_until`: up to this many
+    positions run, `advance` has nothing to do."""
+
+    key: bytes
+    full: list[_Block] = field(default_factory=list)
+    sliding: dict[int, _Block] = field(default_factory=dict)
+    known: int = 0
+    whole_from: int = 0
+    idle_until: int = 0
+    lasting: range = range(0)  # sliding blocks that the end of the prompt sees
+
+
+class Memory:
+    """Both pools of one engine's state, whose tables must be empty.
+
+    `depths`: MTP layers in use, 0 where nothing drafts; `reach`: rows that catching up may run over
+    again (CatchUp), 0 where nothing does; `largest_call`: most rows of a slot in one call.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        config: ModelConfig,
+        sizes: PoolSizes,
+        *,
+        depths: int,
+        reach: int,
+        largest_call: int,
+    ) -> None:
+        self._state, self._depths, self._reach = state, depths, reach
+        self.sizes, self._largest_call = sizes, largest_call
+        layers = (*config.layers, *config.mtp_layers[: len(state.layers) - len(config.layers)])
+        windows = [layer.window or 0 for layer in layers]
+        # The rows that are run again behind a boundary look back a window each.
+        self._sight = max(windows) + depths
+        self.cache = PrefixCache(sizes, seen=-(-self._sight // BLOCK))
+        self._sliding = [
+            pool for pool, layer in zip(state.layers, layers, strict=True) if layer.window
+        ]
+        self._tails = torch.zeros(
+            *(1 + sizes.full, depths, config.hidden_dim), device=state.full_table.device
+        )
+        self._maps: dict[int, _Map] = {}
+
+    def open(self, slot: int, tokens: Sequence[int], salt: str = "", *, reuse: bool = True) -> int:
+        """Give `slot` the longest cached prefix of `tokens`; how many positions that is."""
+        assert slot not in self._maps
+        cache = self.cache
+        made = self._maps[slot] = _Map(key=cache.root(salt))
+        nodes = cache.match(tokens, salt) if reuse else []
+        made.lasting = cache.sight(len(tokens) // BLOCK)
+        if not nodes:
+            return 0
+        for node in nodes:
+            cache.use(node)
+            made.full.append(_Block(node.full, node))
+        for index in cache.sight(len(nodes)):
+            node = nodes[index]
+            assert node.sliding is not None
+            cache.use_sliding(node)
+            made.sliding[index] = _Block(node.sliding, node)
+        made.key, made.known = nodes[-1].key, len(nodes)
+        if not self._own_last(made, len(nodes) - 1):
+            self.close(slot, tokens, 0, 0)
+            return self.open(slot, tokens, salt, reuse=False)
+        self._write_tables(slot, made)
+        self._restore_tail(slot, nodes[-1].full, len(nodes) * BLOCK, tokens)
+        return len(nodes) * BLOCK
+
+    def needed(self, positions: int) -> PoolSizes:
+        """Blocks that a text of so many positions maps at most."""
+        full = -(-positions // BLOCK)
+        live = self._live(self._reach) + self._largest_call
+        return PoolSizes(full=full, sliding=min(full, -(-live // BLOCK) + 1))
+
+    def fits(self, slot: int, positions: int) -> bool:
+        """Whether the pools have what the slot still needs for its first `positions` positions."""
+        made, needed = self._maps[slot], self.needed(positions)
+        full = needed.full - len(made.full) <= self.cache.full.available
+        return full and needed.sliding - len(made.sliding) <= self.cache.sliding.available
+
+    def reserve(self, slot: int, positions: int) -> bool:
+        """Map blocks for the first `positions` positions; False if the pools have too few."""
+        made = self._maps[slot]
+        state, wanted = self._state, -(-positions // BLOCK)
+        while len(made.full) < wanted:
+            index = len(made.full)
+            # The sliding block first: without it the full one is not counted as mapped.
+            if index not in made.sliding:
+                if (block := self.cache.sliding.take()) is None:
+                    return False
+                made.sliding[index] = _Block(block)
+                state.sliding_table[slot, index] = block
+            if (block := self.cache.full.take()) is None:
+                return False
+            made.full.append(_Block(block))
+            state.full_table[slot, index] = block
+        return True
+
+    def advance(self, slot: int, tokens: Sequence[int], computed: int, filled: int) -> None:
+        """`computed` positions of `slot` are run and final, the MTP layers are up to date with the
+        first `filled` of them. Whole blocks go to the cache, old sliding blocks go back."""
+        made = self._maps[slot]
+        if computed < made.idle_until:
+            return
+        while (made.known + 1) * BLOCK <= filled:
+            self._publish(slot, made, tokens, computed, whole=True)
+        needed = self._needed_from(computed, filled)
+        for index in [index for index in made.sliding if (index + 1) * BLOCK <= needed]:
+            self._release(made, index)
+        oldest = min(made.sliding, default=len(made.full))
+        until_release = (oldest + 1) * BLOCK + computed - needed
+        made.idle_until = min((made.known + 1) * BLOCK, until_release)
+
+    def skipped(self, slot: int, end: int) -> None:
+        """The MTP layers have left out rows of `slot` before they caught up to position `end`."""
+        self._maps[slot].whole_from = end + 1
+
+    def close(self, slot: int, tokens: Sequence[int], computed: int, filled: int) -> None:
+        """The slot's text is over; what is whole of it stays in the cache."""
+        made = self._maps[slot]
+        while (made.known + 1) * BLOCK <= computed:
+            whole = (made.known + 1) * BLOCK <= filled
+            self._publish(slot, made, tokens, computed, whole=whole)
+        for index in sorted(made.sliding, reverse=True):
+            self._release(made, index, lasting=True)
+        for block in reversed(made.full):
+            if block.node is None:
+                self.cache.full.give(block.number)
+            else:
+                self.cache.leave(block.node)
+        self._state.full_table[slot] = SCRATCH_BLOCK
+        self._state.sliding_table[slot] = SCRATCH_BLOCK
+        del self._maps[slot]
+
+    def blocks_of(self, slot: int) -> int:
+        """Full blocks that the slot maps."""
+        return len(self._maps[slot].full)
+
+    def check(self) -> None:
+        """Assert that every block is free, a slot's own, or a node's with as many users as map it;
+        for tests, and after a failure."""
+        cache, maps = self.cache, self._maps.values()
+        full = [block for made in maps for block in made.full]
+        sliding = [block for made in maps for block in made.sliding.values()]
+        nodes = list(cache.nodes())
+        for node in nodes:
+            assert node.users == sum(block.node is node for block in full)
+            assert node.sliding_users == sum(block.node is node for block in sliding)
+        for pool, mapped, owned in (
+            (cache.full, full, [node.full for node in nodes]),
+            (cache.sliding, sliding, [node.sliding for node in nodes if node.sliding]),
+        ):
+            own = [block.number for block in mapped if block.node is None]
+            numbers = [*own, *owned, *pool.free]
+            assert sorted(numbers) == list(range(1, pool.size + 1)), "a block is lost or doubled"
+
+    def _needed_from(self, computed: int, filled: int) -> int:
+        """The first position whose sliding block may still be read or written."""
+        return computed - self._live(min(computed - filled, self._reach))
+
+    def _live(self, again: int) -> int:
+        """Positions behind the last one that is run whose sliding blocks are in use, if catching up
+        would run over `again` rows."""
+        return again + 2 * self._depths + self._sight + MAX_WIDTH
+
+    def _publish(
+        self, slot: int, made: _Map, tokens: Sequence[int], computed: int, *, whole: bool
+    ) -> None:
+        """The next whole block of the slot's text becomes a node, or completes one."""
+        cache, index = self.cache, made.known
+        made.key = cache.next_key(made.key, tokens[index * BLOCK : (index + 1) * BLOCK])
+        made.known += 1
+        node, block = cache.get(made.key), made.full[index]
+        if node is None:
+            node = block.node = cache.add(made.key, index, block.number)
+        end = (index + 1) * BLOCK
+        sliding = made.sliding.get(index)
+        if not whole or sliding is None or sliding.node is not None:
+            return
+        if node.sliding is not None or made.whole_from > index * BLOCK:
+            return
+        if self._depths and computed + MAX_WIDTH - (end - self._depths) > HISTORY:
+            return  # the history has forgotten the rows before the end
+        cache.lend(node, sliding.number)
+        sliding.node, node.resumable = node, True
+        places = self._places(end)
+        if self._state.history is not None and self._depths:
+            self._tails[node.full] = self._state.history.hidden[slot, places]
+
+    def _release(self, made: _Map, index: int, *, lasting: bool = False) -> None:
+        block = made.sliding.pop(index)
+        if block.node is None:
+            self.cache.sliding.give(block.number)
+        else:
+            self.cache.leave_sliding(block.node, first=not lasting and index not in made.lasting)
+
+    def _own_last(self, made: _Map, index: int) -> bool:
+        """The rows before the end are run again with other tokens ahead of them, which writes MTP
+        keys: into a copy."""
+        shared = made.sliding[index]
+        assert shared.node is not None
+        if not self._depths:
+            return True
+        if (block := self.cache.sliding.take()) is None:
+            return False
+        for pool in self._sliding:
+            _copy(pool, shared.number, block)
+        self.cache.leave_sliding(shared.node)
+        made.sliding[index] = _Block(block)
+        return True
+
+    def _write_tables(self, slot: int, made: _Map) -> None:
+        full = torch.tensor([block.number for block in made.full])
+        self._state.full_table[slot, : len(full)] = full
+        for index, block in made.sliding.items():
+            self._state.sliding_table[slot, index] = block.number
+
+    def _restore_tail(self, slot: int, block: int, end: int, tokens: Sequence[int]) -> None:
+        history = self._state.history
+        if history is None or not self._depths:
+            return
+        places = self._places(end)
+        history.hidden[slot, places] = self._tails[block]
+        history.ids[slot, places] = torch.tensor(
+            tokens[end - self._depths : end], device=history.ids.device
+        )
+
+    def _places(self, end: int) -> torch.Tensor:
+        return torch.arange(end - self._depths, end) % HISTORY
+
+
+def _copy(pool: KvPool, source: int, target: int) -> None:
+    pool.k[target] = pool.k[source]
+    pool.v[target] = pool.v[source]
