@@ -3,7 +3,9 @@
 Knows the byte-level BPE of the Step family and its special tokens by name; does not know chat
 turns (chat.py), models or requests. Reads tokenizer.json directly, since `tokenizer_class` in the
 family's other files names a wrong class (architecture 7.1). Keeps true: an encoded prompt starts
-with BOS exactly once, and a Detokenizer's pieces, joined, equal `decode` of all its tokens.
+with BOS exactly once, and a Detokenizer's pieces, joined, equal `decode` of all its tokens. Nothing
+is ever put between tokens, special or not, so requests' `spaces_between_special_tokens` means
+nothing here.
 """
 
 import codecs
@@ -12,6 +14,9 @@ from pathlib import Path
 
 import tokenizers
 from tokenizers.decoders import ByteLevel
+
+# An answer's structure, which its parsers read: text even where a file marks the tokens special.
+MARKUP = frozenset({"<think>", "</think>", "<tool_call>", "</tool_call>"})
 
 
 class TokenizerError(ValueError):
@@ -97,12 +102,16 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         """The text of whole tokens; bytes that are no UTF-8 become U+FFFD, padding ids nothing."""
-        return self._core.decode(list(ids), skip_special_tokens=skip_special)
+        kept = [token for token in ids if not (skip_special and self.is_special(token))]
+        return self._core.decode(kept, skip_special_tokens=False)
 
     def is_special(self, token_id: int) -> bool:
-        """Whether tokenizer.json marks the token as special, so that it is not part of the text."""
+        """Whether tokenizer.json marks the token as special, so that it is not part of the text.
+
+        MARKUP never is.
+        """
         added = self._added.get(token_id)
-        return added is not None and added.special
+        return added is not None and added.special and added.content not in MARKUP
 
     def bytes_of(self, token_id: int) -> bytes:
         """The bytes that a token adds to the text, special or not."""
@@ -138,5 +147,5 @@ class Detokenizer:
         return self._decoder.decode(self._tokenizer.bytes_of(token_id))
 
     def finish(self) -> str:
-        """The text of an incomplete last character. The stream is over after this."""
+        """The text of an incomplete last character. A token after this starts anew."""
         return self._decoder.decode(b"", final=True)

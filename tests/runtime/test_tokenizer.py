@@ -120,6 +120,18 @@ def test_special_tokens_by_name() -> None:
         TOKENIZER.id_of("<nothing>")
 
 
+def test_markup_is_text_even_where_the_file_calls_it_special() -> None:
+    core = tiny_core()
+    core.add_special_tokens(["<think>", "<tool_call>"])
+    tokenizer = Tokenizer(core, vocab_size=VOCAB_SIZE, bos_id=0)
+    text = "<think>a</think><tool_call>"
+    ids = tokenizer.encode(f"{text}{IM_END}")
+    assert core.decode(ids) == "a</think>", "the file calls two of them special"
+    assert tokenizer.decode(ids) == text
+    detokenizer = Detokenizer(tokenizer)
+    assert "".join(map(detokenizer.push, ids)) == text
+
+
 def test_cost_of_a_token_does_not_grow_with_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counts the bytes that go through the decoder: each token's own, once."""
     rng = random.Random(0)
