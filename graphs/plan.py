@@ -46,7 +46,7 @@ class EnginePlan:
         return smallest(self.contexts, positions, "context")
 
     def chunk(self, tokens: int, most: int) -> int:
-        """The prefill size to begin with where `tokens` are left, at most `most` if there is one."""
+        """The prefill size to begin with where `tokens` are left: at most `most` if one is."""
         sizes = [size for size in self.prefill if size <= most] or [self.prefill[0]]
         # A size is worth its padding when more than half of it is used.
         fitting = [size for size in sizes if tokens > size // 2]

@@ -11,11 +11,16 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from runtime.decoding import Decoding
+from runtime.engine import Engine
 from runtime.exchange import Committed
 from runtime.failpoints import reach
+from runtime.grammar import Grammars
 from runtime.logprobs import TokenLogprobs
 from runtime.request import Finish, SamplingParams, Step
+from runtime.rules import Rules
 from runtime.stop import Scanner
+from runtime.tokenizer import Tokenizer
+from runtime.width import WidthPolicy
 
 EndReason = Literal["stop", "length", "cancelled", "deadline", "failed"]
 
@@ -25,8 +30,8 @@ class Request:
     """What somebody asks for: token ids and parameters.
 
     The lower `priority`, the sooner; `deadline` is a time of the scheduler's clock; requests of
-    different `salt` share no cached prefix; `draft_tokens` fixes the drafts a step, None leaves them
-    to the policy. Raises ValueError.
+    different `salt` share no cached prefix; `draft_tokens` fixes the drafts a step, None leaves
+    them to the policy. Raises ValueError.
     """
 
     id: str
@@ -125,6 +130,42 @@ class Answer:
     served: int = 0  # the scheduler's turn at which it was last served
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
 
+    @classmethod
+    def of(
+        cls,
+        engine: Engine,
+        request: Request,
+        params: SamplingParams,
+        *,
+        policy: WidthPolicy,
+        index: int = 0,
+        arrival: int = 0,
+        asked_at: float = 0.0,
+        tokenizer: Tokenizer | None = None,
+        grammars: Grammars | None = None,
+    ) -> "Answer":
+        """A new one. Raises ValueError for what needs a tokenizer or Grammars that are not there,
+        and for a constraint that is refused."""
+        eos_ids = engine.config.stop_ids
+        rules = Rules(
+            params,
+            vocab=engine.config.vocab_size,
+            eos_ids=eos_ids,
+            tokenizer=tokenizer,
+            grammars=grammars,
+        )
+        return cls(
+            request=request,
+            index=index,
+            params=params,
+            scanner=Scanner(params, eos_ids=eos_ids, tokenizer=tokenizer),
+            decoding=Decoding(engine, policy, rules),
+            numbers=Numbers(prompt_tokens=len(request.prompt)),
+            arrival=arrival,
+            asked_at=asked_at,
+            tokens=list(request.prompt),
+        )
+
     @property
     def order(self) -> tuple[int, int]:
         """Who comes first."""
@@ -172,4 +213,3 @@ class Answer:
 def _add(counts: list[int], place: int) -> None:
     counts.extend(itertools.repeat(0, place + 1 - len(counts)))
     counts[place] += 1
-

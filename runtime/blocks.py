@@ -7,11 +7,13 @@ the text.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from graphs.config import ModelConfig
 from graphs.state import BLOCK, SCRATCH_BLOCK, State, make_state
+from runtime.pools import PoolSizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,3 +67,11 @@ def mapped_state(
     for slot in range(slots):
         plan.assign(state, slot)
     return state
+
+
+def slot_state(config: ModelConfig, pools: PoolSizes | None, **shape: Any) -> State:
+    """mapped_state, or with `pools` of these sizes and empty tables, for runtime.memory to fill."""
+    if pools is None:
+        return mapped_state(config, **shape)
+    del shape["largest_call"]
+    return make_state(config, full_blocks=pools.full, sliding_blocks=pools.sliding, **shape)

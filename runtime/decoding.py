@@ -14,8 +14,8 @@ from runtime.width import WidthPolicy
 class Decoding:
     """`begin` after the prompt, then `turn`, an engine's step, and `take`, again and again."""
 
-    def __init__(self, engine: Engine, slot: int, policy: WidthPolicy, rules: Rules) -> None:
-        self._engine, self._slot = engine, slot
+    def __init__(self, engine: Engine, policy: WidthPolicy, rules: Rules) -> None:
+        self._engine, self._slot = engine, -1
         self.policy, self._rules = policy, rules
         self._drafts: tuple[int, ...] = ()
         self._wanted = 0
@@ -74,4 +74,3 @@ class Decoding:
         seen = self._engine.observe(self._slot, end, self.unseen)
         self.policy.observed(seen.hits, seen.trials)
         self._drafts, self.unseen = seen.drafts, 0
-

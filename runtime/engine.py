@@ -18,19 +18,20 @@ from graphs.config import ModelConfig
 from graphs.draft_blocks import looked_rows
 from graphs.layers.rope import frequencies
 from graphs.plan import EnginePlan, smallest
-from graphs.sampling import BIAS, MASK, pack_bits
+from graphs.sampling import MASK
 from graphs.weights import ModelWeights
-from runtime.blocks import mapped_state
+from runtime.blocks import slot_state
 from runtime.bound import Binder, Bound
 from runtime.catch_up import CatchUp
 from runtime.exchange import Committed, Mask, Observed, Turn
+from runtime.logprobs import TokenLogprobs, logprobs_of
+from runtime.pools import PoolSizes
 from runtime.programs import Programs
 from runtime.request import SamplingParams
+from runtime.seat import seat
 
 Precision = Literal["bf16", "fp32"]
 DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp32": torch.float32}
-
-PENALTIES = ("presence", "frequency", "repetition")
 
 
 class EngineError(RuntimeError):
@@ -41,8 +42,9 @@ class Engine:
     """The engines of one model over one state.
 
     `draft_tokens` is K, 0 to the number of MTP layers: the most drafts a step. `context` counts
-    positions a request may use, prompt and answer together. Without `programs` the blocks run
-    eagerly. Raises ValueError for what does not fit the model or the plan.
+    positions a request may use, prompt and answer together. With `pools` somebody maps the slots'
+    blocks (runtime.memory), else each slot has its own for all of the context. Without `programs`
+    the blocks run eagerly. Raises ValueError for what does not fit the model or the plan.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Engine:
         draft_tokens: int = 3,
         context: int = 4096,
         slots: int = 1,
+        pools: PoolSizes | None = None,
     ):
         _check(weights, precision, draft_tokens, context, slots)
         # Nothing here is worth a second thread of torch's: the kernels have a pool of their own.
@@ -65,13 +68,17 @@ class Engine:
         self.config, self.weights, self.plan = config, weights, plan
         self.draft_tokens, self.context = draft_tokens, context
         act, depths = DTYPES[precision], len(weights.mtp)
+        observed = plan.observed if draft_tokens else ()
+        self.catch_up = CatchUp.of(config, depths, observed)
+        self.pools = pools
+        self.largest_call = max(plan.largest_call(depths), self.catch_up.reach + depths)
         # The last windows of a request that fills the context reach past it; never emitted.
-        reach = context + plan.widths[-1]
-        self.state = mapped_state(
+        self.state = slot_state(
             config,
+            pools,
             slots=slots,
-            context=reach,
-            largest_call=plan.largest_call(depths),
+            context=context + plan.widths[-1],
+            largest_call=self.largest_call,
             draft_tokens=depths,
             dtype=act,
             device=weights.embed.device,
@@ -84,6 +91,8 @@ class Engine:
             frequencies=frequencies(config, weights.embed.device),
         )
         self._masked: set[int] = set()  # slots whose flags say MASK
+        # The residual of the last prefill or decode, and the row of each entry's first new token.
+        self._left: tuple[torch.Tensor | None, Sequence[int]] = (None, ())
         widest = smallest(plan.widths, 1 + draft_tokens, "width")
         self._widths = tuple(width for width in plan.widths if width <= widest)
         self._batches = _batches(plan, slots)
@@ -95,9 +104,7 @@ class Engine:
                 for width in self._widths
             }
             self._prefills = {rows: binder.prefill(rows) for rows in plan.prefill}
-            observed = plan.observed if draft_tokens else ()
             self._observers = {rows: binder.observer(rows) for rows in observed}
-        self.catch_up = CatchUp.of(config, depths, observed)
 
     def describe(self) -> Iterator[tuple[str, bool]]:
         """Each engine by name, and whether it runs as one captured graph."""
@@ -130,28 +137,13 @@ class Engine:
         return committed
 
     @torch.inference_mode()
-    def assign(self, slot: int, prompt: Sequence[int], params: SamplingParams) -> None:
-        """Give `slot` to a request: how it samples, and the tokens its penalties know."""
-        sampling = self.state.sampling
-        bias = params.logit_bias
-        sampling.counts[slot] = 0
-        sampling.prompt[slot] = pack_bits(prompt, self.config.vocab_size)
-        # 64-bit seeds may be unsigned; the noise uses their bits.
-        values = {
-            **{name: getattr(params, name) for name in ("temperature", "top_k", "top_p", "min_p")},
-            "seed": (params.seed + 2**63) % 2**64 - 2**63,
-            "choice": params.choice,
-            **{name: getattr(params, f"{name}_penalty") for name in PENALTIES},
-            "flags": BIAS if bias else 0,
-        }
-        for name, value in values.items():
-            getattr(sampling.params, name)[slot] = value
+    def assign(
+        self, slot: int, prompt: Sequence[int], params: SamplingParams, said: Sequence[int] = ()
+    ) -> None:
+        """Give `slot` to a request: how it samples, and the tokens its penalties know; `said` is
+        what it has answered already."""
+        seat(self.state.sampling, slot, params, prompt, said)
         self._masked.discard(slot)
-        if bias:  # the row of a slot without the flag is never read
-            sampling.bias[slot] = 0
-            sampling.bias[slot, list(bias)] = torch.tensor(
-                list(bias.values()), dtype=torch.float32, device=sampling.bias.device
-            )
 
     @torch.inference_mode()
     def prefill_chunk(
@@ -173,6 +165,7 @@ class Engine:
         if self._flag(slot, mask):
             bound.inputs[2].array[:] = mask
         bound.drafting.run()
+        self._left = bound.residual, (int(ints[2]) - 1,)
         [committed] = self._read(bound, 1, drafting=True)
         return committed
 
@@ -189,6 +182,7 @@ class Engine:
                 first = entry * bound.width
                 bound.inputs[1].array[first : first + 1 + len(turn.drafts)] = turn.mask
         (bound.drafting if draft else bound.runner).run()
+        self._left = bound.residual, range(0, entries * bound.width, bound.width)
         return self._read(bound, len(turns), drafting=draft)
 
     @torch.inference_mode()
@@ -210,6 +204,20 @@ class Engine:
             trials=tuple(max(0, looked - 1 - depth) for depth in range(self.draft_tokens)),
             drafts=tuple(bound.ints.array[0, first : first + self.draft_tokens].tolist()),
         )
+
+    def top_logprobs(self, entry: int, tokens: Sequence[int], top: int) -> list[TokenLogprobs]:
+        """Of the tokens that the last call committed for its `entry`-th turn (a prefill: 0), each
+        with the `top` likeliest of its row."""
+        residual, first = self._left
+        assert residual is not None, "nothing has run"
+        rows = range(first[entry], first[entry] + len(tokens))
+        return logprobs_of(self.model, residual, rows, tokens, top)
+
+    def prompt_logprobs(self, tokens: Sequence[int], top: int) -> list[TokenLogprobs]:
+        """Of the prompt's tokens behind each of the first rows of the last prefill_chunk."""
+        residual, _ = self._left
+        assert residual is not None, "nothing has run"
+        return logprobs_of(self.model, residual, range(len(tokens)), tokens, top)
 
     def _flag(self, slot: int, mask: Mask | None) -> bool:
         """Whether the slot's rows read a mask; says so in its flags where that changes."""

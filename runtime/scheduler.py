@@ -13,8 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from runtime.answer import Answer, End, EndReason, Numbers, Output, Phase, Request
-from runtime.decoding import Decoding
+from runtime.answer import Answer, End, EndReason, Output, Phase, Request
 from runtime.engine import Engine, EngineError
 from runtime.exchange import Committed, Turn
 from runtime.failpoints import InjectedError, reach
@@ -23,8 +22,6 @@ from runtime.grammar import GrammarError, Grammars
 from runtime.logprobs import TokenLogprobs
 from runtime.memory import Memory
 from runtime.request import Finish, SamplingParams, Step
-from runtime.rules import Rules
-from runtime.stop import Scanner
 from runtime.tokenizer import Tokenizer
 from runtime.width import AutoWidth, FixedWidth, StepCosts, WidthPolicy
 
@@ -239,7 +236,8 @@ class Scheduler:
         for entry, ((answer, turn), committed) in enumerate(zip(batch, results, strict=True)):
             answer.decoding.policy.batch(size)
             self._guard(
-                [answer], lambda a=answer, t=turn, c=committed, e=entry: self._take(a, t, c, draft, e)
+                [answer],
+                lambda a=answer, t=turn, c=committed, e=entry: self._take(a, t, c, draft, e),
             )
 
     def _take(
@@ -376,25 +374,17 @@ class Scheduler:
                 )
 
     def _answer(self, request: Request, index: int, params: SamplingParams) -> Answer:
-        engine, self._arrivals = self.engine, self._arrivals + 1
-        eos_ids = engine.config.stop_ids
-        rules = Rules(
+        self._arrivals += 1
+        return Answer.of(
+            self.engine,
+            request,
             params,
-            vocab=engine.config.vocab_size,
-            eos_ids=eos_ids,
-            tokenizer=self._tokenizer,
-            grammars=self._grammars,
-        )
-        return Answer(
-            request=request,
+            policy=self._policy(request),
             index=index,
-            params=params,
-            scanner=Scanner(params, eos_ids=eos_ids, tokenizer=self._tokenizer),
-            decoding=Decoding(engine, -1, self._policy(request), rules),
-            numbers=Numbers(prompt_tokens=len(request.prompt)),
             arrival=self._arrivals,
             asked_at=self._clock(),
-            tokens=list(request.prompt),
+            tokenizer=self._tokenizer,
+            grammars=self._grammars,
         )
 
     def _policy(self, request: Request) -> WidthPolicy:

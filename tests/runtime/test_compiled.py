@@ -156,7 +156,8 @@ def policies() -> list[WidthPolicy]:
     near = StepCosts(plain=1000.0, drafted=[1100.0, 1150.0, 1200.0], look=(10.0,), limit=None)
     fixed: list[WidthPolicy] = [FixedWidth(count=count) for count in range(4)]
     return fixed + [
-        AutoWidth(tables={1: costs}, rates=[0.3, 0.2, 0.1]) for costs in (measured, free, dear, near)
+        AutoWidth(tables={1: costs}, rates=[0.3, 0.2, 0.1])
+        for costs in (measured, free, dear, near)
     ]
 
 
