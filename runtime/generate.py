@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from runtime.engine import Engine
 from runtime.exchange import Committed, Turn
+from runtime.grammar import Grammars
 from runtime.request import SamplingParams, Step, check_ids
+from runtime.rules import Rules
 from runtime.stop import Scanned, Scanner
 from runtime.tokenizer import Tokenizer
 from runtime.width import FixedWidth, WidthPolicy
@@ -22,6 +24,7 @@ def generate(
     slot: int = 0,
     policy: WidthPolicy | None = None,
     tokenizer: Tokenizer | None = None,
+    grammars: Grammars | None = None,
 ) -> Iterator[Step]:
     """Yield the steps of one request with one answer; the last has a finish_reason.
 
@@ -32,12 +35,20 @@ def generate(
     """
     check_request(engine, prompt, params, slot=slot)
     scanner = Scanner(params, eos_ids=engine.config.stop_ids, tokenizer=tokenizer)
-    decoding = Decoding(engine, slot, policy or FixedWidth(count=engine.draft_tokens))
+    rules = Rules(
+        params,
+        vocab=engine.config.vocab_size,
+        eos_ids=engine.config.stop_ids,
+        tokenizer=tokenizer,
+        grammars=grammars,
+    )
+    decoding = Decoding(engine, slot, policy or FixedWidth(count=engine.draft_tokens), rules)
     committed = decoding.prefill(prompt, params)
     drafted: tuple[int, ...] = ()
     position = len(prompt) - 1
     while True:
-        step = _step(committed, drafted, scanner.push(committed.tokens))
+        ended = rules.commit(committed.tokens)
+        step = _step(committed, drafted, scanner.push(committed.tokens, ended=ended))
         yield step
         if step.finish_reason is not None:
             return
@@ -52,13 +63,14 @@ class Decoding:
     without drafting are shown to the MTP layers before these draft again.
     """
 
-    def __init__(self, engine: Engine, slot: int, policy: WidthPolicy):
-        self._engine, self._slot, self._policy = engine, slot, policy
+    def __init__(self, engine: Engine, slot: int, policy: WidthPolicy, rules: Rules):
+        self._engine, self._slot, self._policy, self._rules = engine, slot, policy, rules
         self._drafts: tuple[int, ...] = ()
         self._unseen = 0  # committed rows that the MTP layers have not run over
 
     def prefill(self, prompt: Sequence[int], params: SamplingParams) -> Committed:
-        committed = self._engine.prefill(prompt, self._slot, params)
+        _, mask = self._rules.window(())
+        committed = self._engine.prefill(prompt, self._slot, params, mask)
         self._drafts = committed.drafts
         return committed
 
@@ -66,11 +78,14 @@ class Decoding:
         """Decode from the last committed token at `position`: the drafts that were verified, and
         what was committed."""
         wanted = self._policy.drafts()
-        drafts = self._drafts[:wanted]
-        turn = Turn(slot=self._slot, position=position, token=token, drafts=drafts)
+        offered = self._drafts[:wanted]
+        legal, mask = self._rules.window(offered)
+        drafts = offered[:legal]
+        turn = Turn(slot=self._slot, position=position, token=token, drafts=drafts, mask=mask)
         draft = wanted > 0 and self._unseen == 0
         [committed] = self._engine.decode([turn], draft=draft)
-        self._policy.verified(len(drafts), committed.accepted)
+        # A draft that the rules forbid was wrong: its row would not have drawn it.
+        self._policy.verified(len(offered), committed.accepted)
         self._drafts = committed.drafts
         if not draft:
             self._unseen += len(committed.tokens)

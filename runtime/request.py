@@ -22,7 +22,7 @@ MAX_BAD_WORDS, MAX_BAD_WORD_CHARS = 256, 256
 MAX_TOP_LOGPROBS = 20
 MAX_ANSWERS = 128
 MAX_CHOICES = 1024
-MAX_SOURCE_CHARS = 2**17
+MAX_SOURCE_CHARS = 2**16
 
 _INTEGERS = ("top_k", "seed", "choice", "n", "max_tokens", "min_tokens")
 _NUMBERS = (
