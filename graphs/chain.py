@@ -66,10 +66,12 @@ class Model:
 @dataclass(frozen=True, kw_only=True)
 class DecodeChain:
     """verify: up to the accepted drafts. draft: the next drafts, one call a depth behind the one
-    that places the rows; none without MTP layers."""
+    that places the rows; none without MTP layers. residual: what the backbone leaves, f32 [T, H],
+    until the next run."""
 
     inputs: DecodeInputs
     outputs: Outputs
+    residual: Tensor
     verify: tuple[Call, ...]
     draft: tuple[Call, ...]
 
@@ -78,6 +80,7 @@ class DecodeChain:
 class PrefillChain:
     inputs: PrefillInputs
     outputs: Outputs
+    residual: Tensor
     verify: tuple[Call, ...]
     draft: tuple[Call, ...]
 
@@ -130,7 +133,13 @@ def decode_chain(model: Model, entries: int, width: int) -> DecodeChain:
             ),
             *_depths(model, buffers),
         ]
-    return DecodeChain(inputs=inputs, outputs=outputs, verify=tuple(verify), draft=tuple(draft))
+    return DecodeChain(
+        inputs=inputs,
+        outputs=outputs,
+        residual=body.residual,
+        verify=tuple(verify),
+        draft=tuple(draft),
+    )
 
 
 def prefill_chain(model: Model, rows: int) -> PrefillChain:
@@ -163,7 +172,13 @@ def prefill_chain(model: Model, rows: int) -> PrefillChain:
             ),
             *_depths(model, buffers),
         ]
-    return PrefillChain(inputs=inputs, outputs=outputs, verify=tuple(verify), draft=tuple(draft))
+    return PrefillChain(
+        inputs=inputs,
+        outputs=outputs,
+        residual=body.residual,
+        verify=tuple(verify),
+        draft=tuple(draft),
+    )
 
 
 def observe_chain(model: Model, rows: int) -> ObserveChain:

@@ -25,6 +25,7 @@ class Bound:
     ints: HostView  # the chain's integer outputs
     more: HostView  # logprobs, or the hits of an observation
     width: int  # rows an entry
+    residual: Tensor | None  # f32 [rows, H] behind the backbone, until the next run; not observers
     runner: Runner
     drafting: Runner
 
@@ -43,14 +44,14 @@ class Binder:
         chain.inputs.ints[:, 0] = self._model.state.slots
         inputs = (chain.inputs.ints, chain.inputs.mask)
         outputs = (chain.outputs.ints, chain.outputs.logprobs)
-        return self._bind(inputs, outputs, width, chain.verify, chain.draft)
+        return self._bind(inputs, outputs, width, chain.verify, chain.draft, chain.residual)
 
     def prefill(self, rows: int) -> Bound:
         chain = prefill_chain(self._model, rows)
         chain.inputs.ints[0] = self._model.state.slots
         inputs = (chain.inputs.ints, chain.inputs.tokens, chain.inputs.mask)
         outputs = (chain.outputs.ints, chain.outputs.logprobs)
-        return self._bind(inputs, outputs, 1, chain.verify, chain.draft)
+        return self._bind(inputs, outputs, 1, chain.verify, chain.draft, chain.residual)
 
     def observer(self, rows: int) -> Bound:
         """For `rows` new rows, behind the ones that are always run again."""
@@ -66,6 +67,7 @@ class Binder:
         width: int,
         verify: Sequence[Call],
         draft: Sequence[Call],
+        residual: Tensor | None = None,
     ) -> Bound:
         verify_steps = self._load(verify)
         all_steps = verify_steps + self._load(draft[: self._chain_length])
@@ -76,6 +78,7 @@ class Binder:
             ints=ints,
             more=more,
             width=width,
+            residual=residual,
             runner=make_runner(verify_steps, views, (ints, more)),
             drafting=make_runner(all_steps, views, (ints, more)),
         )

@@ -22,6 +22,7 @@ from graphs.weights import ModelWeights
 from runtime.blocks import mapped_state
 from runtime.bound import Binder, Bound
 from runtime.exchange import Committed, Mask, Observed, Turn
+from runtime.logprobs import TokenLogprobs, logprobs_of
 from runtime.programs import Programs
 from runtime.request import SamplingParams
 
@@ -82,6 +83,8 @@ class Engine:
             frequencies=frequencies(config, weights.embed.device),
         )
         self._masked: set[int] = set()  # slots whose flags say MASK
+        # The residual of the last prefill or decode, and the row of each entry's first new token.
+        self._left: tuple[torch.Tensor | None, Sequence[int]] = (None, ())
         widest = smallest(plan.widths, 1 + draft_tokens, "width")
         self._widths = tuple(width for width in plan.widths if width <= widest)
         self._batches = _batches(plan, slots)
@@ -175,6 +178,7 @@ class Engine:
         if self._flag(slot, mask):
             bound.inputs[2].array[:] = mask
         bound.drafting.run()
+        self._left = bound.residual, (int(ints[2]) - 1,)
         [committed] = self._read(bound, 1, drafting=True)
         return committed
 
@@ -191,6 +195,7 @@ class Engine:
                 first = entry * bound.width
                 bound.inputs[1].array[first : first + 1 + len(turn.drafts)] = turn.mask
         (bound.drafting if draft else bound.runner).run()
+        self._left = bound.residual, range(0, entries * bound.width, bound.width)
         return self._read(bound, len(turns), drafting=draft)
 
     @torch.inference_mode()
@@ -208,6 +213,20 @@ class Engine:
         trials = tuple(max(0, rows - 1 - depth) for depth in range(self.draft_tokens))
         drafts = tuple(bound.ints.array[0, first : first + self.draft_tokens].tolist())
         return Observed(hits=hits, trials=trials, drafts=drafts)
+
+    def top_logprobs(self, entry: int, tokens: Sequence[int], top: int) -> list[TokenLogprobs]:
+        """Of the tokens that the last call committed for its `entry`-th turn (a prefill: 0), each
+        with the `top` likeliest of its row."""
+        residual, first = self._left
+        assert residual is not None, "nothing has run"
+        rows = range(first[entry], first[entry] + len(tokens))
+        return logprobs_of(self.model, residual, rows, tokens, top)
+
+    def prompt_logprobs(self, tokens: Sequence[int], top: int) -> list[TokenLogprobs]:
+        """Of the prompt's tokens behind each of the first rows of the last prefill_chunk."""
+        residual, _ = self._left
+        assert residual is not None, "nothing has run"
+        return logprobs_of(self.model, residual, range(len(tokens)), tokens, top)
 
     def _flag(self, slot: int, mask: Mask | None) -> bool:
         """Whether the slot's rows read a mask; says so in its flags where that changes."""

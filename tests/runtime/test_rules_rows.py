@@ -22,8 +22,8 @@ def test_without_rules_there_is_no_mask() -> None:
 
 
 def test_a_constraint_begins_right_behind_the_end_of_the_reasoning() -> None:
-    """Fault H6, issues 15 and 19: the rows behind a drafted marker are masked already, and the
-    tokens of the reasoning never reach the grammar."""
+    """Fault H6: the rows behind a drafted marker are masked already, and tokens of
+    the reasoning never reach the grammar."""
     made = rules(SamplingParams(constraint=AFTER))
     assert made.window((X, NINE, X)) == (3, None)
     assert made.commit((X, NINE)) is None
@@ -42,7 +42,6 @@ def test_a_constraint_begins_right_behind_the_end_of_the_reasoning() -> None:
 
 
 def test_a_draft_that_is_illegal_behind_the_marker_is_cut_off() -> None:
-    """Issue 18."""
     made = rules(SamplingParams(constraint=AFTER))
     assert made.window((END, X, NINE))[0] == 1
     assert made.window((END, NINE, X))[0] == 2
@@ -50,7 +49,7 @@ def test_a_draft_that_is_illegal_behind_the_marker_is_cut_off() -> None:
 
 
 def test_nothing_stands_behind_the_end_of_a_constraint() -> None:
-    """Issues 16 and 17: drafts over the end, and a window that ends there."""
+    """Drafts over the end, and a window that ends there."""
     made = rules(SamplingParams(constraint=Constraint(kind="regex", source="[0-9]{2}")))
     kept, mask = made.window((NINE, NINE, NINE))
     assert (kept, ids(mask, 2)) == (2, ALL)
