@@ -12,7 +12,7 @@ from typing import Literal
 
 from runtime.decoding import Decoding
 from runtime.engine import Engine
-from runtime.exchange import Committed
+from runtime.exchange import Committed, Turn
 from runtime.failpoints import reach
 from runtime.grammar import Grammars
 from runtime.logprobs import TokenLogprobs
@@ -172,9 +172,18 @@ class Answer:
         return self.request.priority, self.arrival
 
     @property
+    def turn(self) -> tuple[int, int, int]:
+        """Who is next among those that take turns."""
+        return self.request.priority, self.served, self.arrival
+
+    @property
     def filled(self) -> int:
         """Positions that the MTP layers are up to date with."""
         return self.computed - self.decoding.unseen
+
+    def ask(self) -> Turn:
+        """The next decode step."""
+        return self.decoding.turn(self.tokens[-1], len(self.tokens) - 1)
 
     def first(self, committed: Committed) -> tuple[Step, Finish | None]:
         """The prompt, or all there was, has been run; its last row drew a token."""
@@ -189,6 +198,28 @@ class Answer:
         ended = self.decoding.take(committed, position, drafted=drafted)
         self.computed = position + len(committed.tokens)
         return self._emit(committed, drafts, ended)
+
+    def told(self, engine: Engine, start: int, rows: int) -> None:
+        """The engine has just run `rows` of the prompt: their logprobs, if asked for."""
+        top, prompt = self.params.prompt_logprobs, self.request.prompt
+        if top is not None and not self.numbers.tokens:
+            behind = prompt[start + 1 : start + rows + 1]
+            self.prompt_logprobs += engine.prompt_logprobs(behind, top)
+
+    def output(self, engine: Engine, step: Step, entry: int, end: End | None) -> Output:
+        """Of a step that the engine has just run as its `entry`-th turn."""
+        top, first = self.params.logprobs, len(self.tokens) - len(step.token_ids)
+        told = self.params.prompt_logprobs is not None and first == len(self.request.prompt)
+        return Output(
+            request_id=self.request.id,
+            index=self.index,
+            step=step,
+            logprobs=None
+            if top is None
+            else tuple(engine.top_logprobs(entry, step.token_ids, top)),
+            prompt_logprobs=tuple(self.prompt_logprobs) if told else None,
+            end=end,
+        )
 
     def _emit(
         self, committed: Committed, drafts: tuple[int, ...], ended: int | None

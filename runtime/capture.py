@@ -80,8 +80,9 @@ class CapturedRunner(Runner):
             view.download()
 
     def run(self) -> None:
+        # Behind what the host has just written with operators of its own, such as block tables.
         self._graph.replay()
-        self._stream.synchronize()
+        torch.cuda.current_stream().synchronize()
 
 
 def make_runner(

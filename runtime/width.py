@@ -191,3 +191,18 @@ class AutoWidth:
             self._seen[position] += 1
             weight = max(RATE, 1 / self._seen[position])
             self.rates[position] += weight * (share - self.rates[position])
+
+
+def policy_for(
+    draft_tokens: int | None,
+    *,
+    most: int,
+    costs: Mapping[int, StepCosts] | None,
+    prior: Sequence[float],
+) -> WidthPolicy:
+    """A request's: its own number, by measured costs, or without these all `most` drafts."""
+    if draft_tokens is not None:
+        return FixedWidth(count=min(draft_tokens, most))
+    if costs is None or most == 0:
+        return FixedWidth(count=most)
+    return AutoWidth(tables=costs, rates=list(prior[:most]))

@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 NANO = ROOT / "models" / "step5-nano"
 SYNTHETIC = ROOT / "build" / "bench" / "synthetic"
 PLAN = EnginePlan()
+SYNTHETIC_PLAN = EnginePlan(batches=(1, 4))
 THREADS = 2
 
 
@@ -42,16 +43,17 @@ def built(
     folder: Path, say: Callable[[str], object], *, compiler: str = "inductor"
 ) -> tuple[Subject, Artifact]:
     """The checkpoint's weights and the programs that run them on THREADS threads; the artifact."""
+    plan = SYNTHETIC_PLAN if folder == SYNTHETIC else PLAN
     checkpoint = Checkpoint.open(folder)
     weights = checkpoint.load()
     artifact = find_or_build(
         checkpoint.config,
         weights,
-        BuildOptions(plan=PLAN, compiler=compiler),
+        BuildOptions(plan=plan, compiler=compiler),
         progress=lambda what, done, total: say(f"{what} ({done} of {total})"),
     )
     programs = programs_of(artifact)
     set_threads(THREADS)
     return Subject(
-        config=checkpoint.config, weights=weights, programs=programs, plan=PLAN
+        config=checkpoint.config, weights=weights, programs=programs, plan=plan
     ), artifact

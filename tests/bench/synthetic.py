@@ -12,7 +12,7 @@ from runtime.bench.tables import LEGEND, memory_share, ratios, tables, tokens_pe
 from tests.bench.document import DOCS, Section
 from tests.bench.subjects import THREADS, subject, synthetic
 
-OPTIONS = Options(batches=(1,), rounds=7, threads=THREADS)
+OPTIONS = Options(batches=(1, 4), rounds=7, threads=THREADS)
 
 
 def run(say: Callable[[str], object]) -> Section:
