@@ -58,8 +58,6 @@ class TagScanner:
 
 
 def _may_become_tag(tail: str) -> bool:
-    if len(tail) > MOST_HELD:
-        return False
     stem = tail.rstrip(" \t")
     if stem == tail:
         return any(tag.startswith(tail) for tag in STEMS + WHOLE)

@@ -114,6 +114,7 @@ RECORDED = [
         calls=(("fly", '{"to": "5"}'), ("now", '{"zone": "1"}')),
     ),
     Recorded("call before </think>", f"Go.\n{PARIS}\n</think>\n", "Go.\n", "\n\n", (PARIS_CALL,)),
+    Recorded("</think> behind a call", f"a{PARIS}b{PARIS}</think>c", "a", "bc", (PARIS_CALL,) * 2),
     Recorded("</think> twice", "a</think>\n</think>\nb</think>", "a", "\n\nb</think>"),
     Recorded(
         "</think> in a value",

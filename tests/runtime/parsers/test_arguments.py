@@ -63,6 +63,7 @@ def exactly(value: Any) -> str:
         ("boolean", "yes", "yes"),
         (["boolean", "integer"], "1", 1),
         (["boolean", "string"], "1", True),
+        (["boolean", "number"], "1", 1),
         ("object", '{"a": [1]}', {"a": [1]}),
         ("object", "[1]", [1]),
         ("object", "{a: 1}", "{a: 1}"),
@@ -94,6 +95,7 @@ def test_types_in_order(types: object, text: str, value: Any) -> None:
         ({"enum": ["1", "2"]}, "2", "2"),
         ({"enum": [1, None]}, "null", None),
         ({"const": 1.5}, "1.5", 1.5),
+        ({"const": "1"}, "1", "1"),
         ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, "3", 3),
         ({"oneOf": [{"type": "null"}, {"allOf": [{"type": "boolean"}]}]}, "true", True),
         ({"allOf": [{"type": "string"}]}, "3", "3"),
@@ -123,6 +125,7 @@ def test_alternatives_and_references(schema: object, text: str, value: Any) -> N
         ({"$ref": "#/$defs/point"}, '{"x": null, "s": [1]}', {"x": None, "s": [1]}),
         ({"type": "array", "items": {"type": "integer"}}, '["1", 2, "x"]', [1, 2, "x"]),
         ({"type": "array", "items": {"type": "integer"}}, '["[2]"]', [[2]]),
+        ({"type": "array", "items": {"type": ["integer", "string"]}}, '["2", 2]', ["2", 2]),
         (
             {"$ref": "#/$defs/tree"},
             '{"value": "1", "below": [{"value": "2", "below": []}]}',
