@@ -6,10 +6,11 @@ stopped half way goes on from its tokens as if nothing had happened.
 """
 
 import enum
-import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from graphs.plan import MAX_WIDTH
 from runtime.decoding import Decoding
 from runtime.engine import Engine
 from runtime.exchange import Committed, Turn
@@ -51,17 +52,14 @@ class Request:
 class Numbers:
     """What one answer cost, from emitted tokens only. Times in seconds of the scheduler's clock.
 
-    accepted[k]: steps that accepted k drafts; drafted[i], right[i]: drafts verified at position i,
-    and how many of them were right.
+    verified[k], accepted[k]: decode steps that verified, and that accepted, k drafts.
     """
 
     prompt_tokens: int
     cached_tokens: int = 0
     tokens: int = 0
-    steps: int = 0
-    accepted: list[int] = field(default_factory=list)
-    drafted: list[int] = field(default_factory=list)
-    right: list[int] = field(default_factory=list)
+    verified: list[int] = field(default_factory=lambda: [0] * MAX_WIDTH)
+    accepted: list[int] = field(default_factory=lambda: [0] * MAX_WIDTH)
     preemptions: int = 0
     queued_s: float = 0.0
     first_token_s: float | None = None  # since it was asked for
@@ -69,12 +67,22 @@ class Numbers:
 
     def count(self, step: Step) -> None:
         """A decode step."""
-        self.steps += 1
-        _add(self.accepted, step.accepted)
-        for position in range(len(step.drafted)):
-            _add(self.drafted, position)
-        for position in range(step.accepted):
-            _add(self.right, position)
+        self.verified[len(step.drafted)] += 1
+        self.accepted[step.accepted] += 1
+
+    @property
+    def steps(self) -> int:
+        return sum(self.accepted)
+
+    @property
+    def drafted_at(self) -> tuple[int, ...]:
+        """Drafts verified at each position."""
+        return _at_least(self.verified)
+
+    @property
+    def right_at(self) -> tuple[int, ...]:
+        """Drafts accepted at each position."""
+        return _at_least(self.accepted)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,6 +249,6 @@ class Answer:
         return step, finish
 
 
-def _add(counts: list[int], place: int) -> None:
-    counts.extend(itertools.repeat(0, place + 1 - len(counts)))
-    counts[place] += 1
+def _at_least(counts: Sequence[int]) -> tuple[int, ...]:
+    """[i]: of how many steps the count was over i."""
+    return tuple(sum(counts[position + 1 :]) for position in range(len(counts) - 1))
