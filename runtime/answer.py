@@ -5,6 +5,7 @@ true: what was committed is told once, in order, and nothing after the end; an a
 stopped half way goes on from its tokens as if nothing had happened.
 """
 
+import copy
 import enum
 import itertools
 from dataclasses import dataclass, field
@@ -52,7 +53,7 @@ class Numbers:
     """What one answer cost, from emitted tokens only. Times in seconds of the scheduler's clock.
 
     accepted[k]: steps that accepted k drafts; drafted[i], right[i]: drafts verified at position i,
-    and how many of them were right.
+    and how many of them were right. `step_drafted` and `step_accepted` say it of each decode step.
     """
 
     prompt_tokens: int
@@ -62,14 +63,28 @@ class Numbers:
     accepted: list[int] = field(default_factory=list)
     drafted: list[int] = field(default_factory=list)
     right: list[int] = field(default_factory=list)
+    step_drafted: bytearray = field(default_factory=bytearray)
+    step_accepted: bytearray = field(default_factory=bytearray)
     preemptions: int = 0
     queued_s: float = 0.0
     first_token_s: float | None = None  # since it was asked for
     total_s: float = 0.0
 
+    @property
+    def prefill_s(self) -> float | None:
+        """From the slot to the first token."""
+        return None if self.first_token_s is None else self.first_token_s - self.queued_s
+
+    @property
+    def decode_s(self) -> float | None:
+        """From the first token to the end."""
+        return None if self.first_token_s is None else self.total_s - self.first_token_s
+
     def count(self, step: Step) -> None:
         """A decode step."""
         self.steps += 1
+        self.step_drafted.append(len(step.drafted))
+        self.step_accepted.append(step.accepted)
         _add(self.accepted, step.accepted)
         for position in range(len(step.drafted)):
             _add(self.drafted, position)
@@ -91,8 +106,8 @@ class End:
 class Output:
     """What one step did for one answer: new tokens and their text, or the end, or both.
 
-    `logprobs`: of each token, if asked for; `prompt_logprobs`: on the first output, of each token
-    of the prompt but the first.
+    `logprobs`: of each token, if asked for. On the first output: `prompt_logprobs`, of each token
+    of the prompt but the first, and `begun`, what the answer has cost up to there.
     """
 
     request_id: str
@@ -100,6 +115,7 @@ class Output:
     step: Step | None = None
     logprobs: tuple[TokenLogprobs, ...] | None = None
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    begun: Numbers | None = None
     end: End | None = None
 
 
@@ -209,7 +225,8 @@ class Answer:
     def output(self, engine: Engine, step: Step, entry: int, end: End | None) -> Output:
         """Of a step that the engine has just run as its `entry`-th turn."""
         top, first = self.params.logprobs, len(self.tokens) - len(step.token_ids)
-        told = self.params.prompt_logprobs is not None and first == len(self.request.prompt)
+        begins = first == len(self.request.prompt)
+        told = begins and self.params.prompt_logprobs is not None
         return Output(
             request_id=self.request.id,
             index=self.index,
@@ -218,6 +235,7 @@ class Answer:
             if top is None
             else tuple(engine.top_logprobs(entry, step.token_ids, top)),
             prompt_logprobs=tuple(self.prompt_logprobs) if told else None,
+            begun=copy.deepcopy(self.numbers) if begins else None,
             end=end,
         )
 
