@@ -7,10 +7,11 @@ stopped half way goes on from its tokens as if nothing had happened.
 
 import copy
 import enum
-import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from graphs.plan import MAX_WIDTH
 from runtime.decoding import Decoding
 from runtime.engine import Engine
 from runtime.exchange import Committed, Turn
@@ -52,17 +53,15 @@ class Request:
 class Numbers:
     """What one answer cost, from emitted tokens only. Times in seconds of the scheduler's clock.
 
-    accepted[k]: steps that accepted k drafts; drafted[i], right[i]: drafts verified at position i,
-    and how many of them were right. `step_drafted` and `step_accepted` say it of each decode step.
+    verified[k], accepted[k]: decode steps that verified, and that accepted, k drafts.
+    `step_drafted`, `step_accepted`: how many, of each decode step.
     """
 
     prompt_tokens: int
     cached_tokens: int = 0
     tokens: int = 0
-    steps: int = 0
-    accepted: list[int] = field(default_factory=list)
-    drafted: list[int] = field(default_factory=list)
-    right: list[int] = field(default_factory=list)
+    verified: list[int] = field(default_factory=lambda: [0] * MAX_WIDTH)
+    accepted: list[int] = field(default_factory=lambda: [0] * MAX_WIDTH)
     step_drafted: bytearray = field(default_factory=bytearray)
     step_accepted: bytearray = field(default_factory=bytearray)
     preemptions: int = 0
@@ -82,14 +81,24 @@ class Numbers:
 
     def count(self, step: Step) -> None:
         """A decode step."""
-        self.steps += 1
+        self.verified[len(step.drafted)] += 1
+        self.accepted[step.accepted] += 1
         self.step_drafted.append(len(step.drafted))
         self.step_accepted.append(step.accepted)
-        _add(self.accepted, step.accepted)
-        for position in range(len(step.drafted)):
-            _add(self.drafted, position)
-        for position in range(step.accepted):
-            _add(self.right, position)
+
+    @property
+    def steps(self) -> int:
+        return sum(self.accepted)
+
+    @property
+    def drafted_at(self) -> tuple[int, ...]:
+        """Drafts verified at each position."""
+        return _at_least(self.verified)
+
+    @property
+    def right_at(self) -> tuple[int, ...]:
+        """Drafts accepted at each position."""
+        return _at_least(self.accepted)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,6 +268,6 @@ class Answer:
         return step, finish
 
 
-def _add(counts: list[int], place: int) -> None:
-    counts.extend(itertools.repeat(0, place + 1 - len(counts)))
-    counts[place] += 1
+def _at_least(counts: Sequence[int]) -> tuple[int, ...]:
+    """[i]: of how many steps the count was over i."""
+    return tuple(sum(counts[position + 1 :]) for position in range(len(counts) - 1))

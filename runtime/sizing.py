@@ -5,8 +5,8 @@ true: pools of these sizes never make one of that many texts wait for blocks or 
 """
 
 from graphs.config import ModelConfig
+from graphs.footprint import Blocks
 from graphs.plan import MAX_WIDTH, EnginePlan
-from graphs.state import BLOCK
 from runtime.catch_up import CatchUp
 from runtime.pools import PoolSizes
 
@@ -17,8 +17,9 @@ def pool_sizes(
     """For `texts` at once, prompt and answer of at most `positions`, on an engine that was made
     with weights of `depths` MTP layers."""
     reach = CatchUp.of(config, depths, plan.observed).reach
-    windows = [layer.window or 0 for layer in (*config.layers, *config.mtp_layers)]
-    live = reach + 3 * depths + max(windows) + MAX_WIDTH
     called = max(plan.largest_call(depths), reach + depths)
-    full = -(-(positions + MAX_WIDTH) // BLOCK)
-    return PoolSizes(full=texts * full, sliding=texts * min(full, -(-(live + called) // BLOCK) + 1))
+    # Behind a call's rows and a window: what catching up runs again, and what a rejection takes
+    # back (Memory).
+    live = called + reach + 3 * depths + MAX_WIDTH
+    blocks = Blocks.of(config, context=positions + MAX_WIDTH, largest_call=live)
+    return PoolSizes(full=texts * blocks.full, sliding=texts * blocks.sliding)

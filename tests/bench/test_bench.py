@@ -115,12 +115,12 @@ def test_builds_and_starts_become_sections(tmp_path: Path) -> None:
         "nano": {"seconds": 100.0, "programs": 80, "bytes": 5e7},
         "release": {"seconds": 250.0, "programs": 80, "bytes": 6e7},
     }
-    process = {"first_token_s": 1.5, "process_s": 2.0, "peak_bytes": 400e6}
+    process = {"first_token_s": 1.5, "loaded_token_s": 0.5, "process_s": 2.0, "peak_bytes": 400e6}
     model = {**process, "checkpoint_bytes": 18e6, "state_bytes": 2e6}
     tiny = {**process, "peak_bytes": 350e6, "checkpoint_bytes": 0.5e6, "state_bytes": 0.5e6}
     sections = [
         builds.section(found),
-        starts.start_section([model, model, {**model, "first_token_s": 9.0}]),
+        starts.start_section([model, model, {**model, "loaded_token_s": 9.0}]),
         starts.memory_section([model], [tiny]),
     ]
     text = publish(sections, tmp_path)
@@ -129,7 +129,7 @@ def test_builds_and_starts_become_sections(tmp_path: Path) -> None:
         "| 92 layers of real width: build time over step5-nano's | at most 3 x | 2.50 x | yes |"
         in text
     )
-    assert "| starting Python to the first token | 1.50 (1.50 to 9.00) |" in text
+    assert "| opening checkpoint and artifact to the first token | 0.50 (0.50 to 9.00) |" in text
     # 400 MB less the 349 MB of the libraries, over 20 MB.
     assert "| the rest over checkpoint + state | 2.55 |" in text
 
@@ -143,5 +143,5 @@ def test_a_section_that_does_not_exist_is_named() -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "memory-speed: the sections are synthetic, nano, build, start" in done.stderr
+    assert "memory-speed: the sections are synthetic, nano, build, start, requests" in done.stderr
     assert done.stdout == ""
