@@ -175,6 +175,10 @@ def verify_command(
 @app.command("inspect")
 def inspect_command(
     checkpoint: Annotated[Path, typer.Argument(help="Checkpoint folder.")],
+    context: Annotated[
+        int | None, typer.Option(min=1, help="Count the state for so many tokens a sequence.")
+    ] = None,
+    sequences: Annotated[int, typer.Option(min=1, help="And for so many sequences.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="The report as one JSON object.")] = False,
 ) -> None:
     """Show formats, sizes and what fits on which GPU, from the files' headers alone."""
@@ -187,7 +191,9 @@ def inspect_command(
 
     with user_errors(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the report lists them
-        report = inspect_checkpoint(Checkpoint.open(checkpoint))
+        report = inspect_checkpoint(
+            Checkpoint.open(checkpoint), context=context, sequences=sequences
+        )
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=2))
     else:
