@@ -5,6 +5,7 @@ true: what was committed is told once, in order, and nothing after the end; an a
 stopped half way goes on from its tokens as if nothing had happened.
 """
 
+import copy
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -53,6 +54,7 @@ class Numbers:
     """What one answer cost, from emitted tokens only. Times in seconds of the scheduler's clock.
 
     verified[k], accepted[k]: decode steps that verified, and that accepted, k drafts.
+    `step_drafted`, `step_accepted`: how many, of each decode step.
     """
 
     prompt_tokens: int
@@ -60,15 +62,29 @@ class Numbers:
     tokens: int = 0
     verified: list[int] = field(default_factory=lambda: [0] * MAX_WIDTH)
     accepted: list[int] = field(default_factory=lambda: [0] * MAX_WIDTH)
+    step_drafted: bytearray = field(default_factory=bytearray)
+    step_accepted: bytearray = field(default_factory=bytearray)
     preemptions: int = 0
     queued_s: float = 0.0
     first_token_s: float | None = None  # since it was asked for
     total_s: float = 0.0
 
+    @property
+    def prefill_s(self) -> float | None:
+        """From the slot to the first token."""
+        return None if self.first_token_s is None else self.first_token_s - self.queued_s
+
+    @property
+    def decode_s(self) -> float | None:
+        """From the first token to the end."""
+        return None if self.first_token_s is None else self.total_s - self.first_token_s
+
     def count(self, step: Step) -> None:
         """A decode step."""
         self.verified[len(step.drafted)] += 1
         self.accepted[step.accepted] += 1
+        self.step_drafted.append(len(step.drafted))
+        self.step_accepted.append(step.accepted)
 
     @property
     def steps(self) -> int:
@@ -99,8 +115,8 @@ class End:
 class Output:
     """What one step did for one answer: new tokens and their text, or the end, or both.
 
-    `logprobs`: of each token, if asked for; `prompt_logprobs`: on the first output, of each token
-    of the prompt but the first.
+    `logprobs`: of each token, if asked for. On the first output: `prompt_logprobs`, of each token
+    of the prompt but the first, and `begun`, what the answer has cost up to there.
     """
 
     request_id: str
@@ -108,6 +124,7 @@ class Output:
     step: Step | None = None
     logprobs: tuple[TokenLogprobs, ...] | None = None
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    begun: Numbers | None = None
     end: End | None = None
 
 
@@ -217,7 +234,8 @@ class Answer:
     def output(self, engine: Engine, step: Step, entry: int, end: End | None) -> Output:
         """Of a step that the engine has just run as its `entry`-th turn."""
         top, first = self.params.logprobs, len(self.tokens) - len(step.token_ids)
-        told = self.params.prompt_logprobs is not None and first == len(self.request.prompt)
+        begins = first == len(self.request.prompt)
+        told = begins and self.params.prompt_logprobs is not None
         return Output(
             request_id=self.request.id,
             index=self.index,
@@ -226,6 +244,7 @@ class Answer:
             if top is None
             else tuple(engine.top_logprobs(entry, step.token_ids, top)),
             prompt_logprobs=tuple(self.prompt_logprobs) if told else None,
+            begun=copy.deepcopy(self.numbers) if begins else None,
             end=end,
         )
 

@@ -245,6 +245,8 @@ class Scheduler:
         message: str = "",
     ) -> End:
         assert answer.phase is not Phase.OVER
+        if answer.phase is Phase.QUEUED and not answer.numbers.preemptions:
+            answer.numbers.queued_s = self._clock() - answer.asked_at
         self.seats.close(answer)
         self._move(answer, Phase.OVER)
         self._lists[Phase.OVER].clear()

@@ -75,14 +75,17 @@ def test_runners_that_disagree_are_not_measured(
 
 def case(width: int, seconds: float, size: int, length: float) -> Case:
     reads = (Reads(kind="head", count=1, fixed=size, experts=0.0, cache=0),)
-    return Case(width=width, batch=1, length=length, reads=reads, distinct=(), step_s=[seconds] * 3)
+    made = Case(width=width, batch=1, length=length, reads=reads, distinct=())
+    # Once everything took twice as long.
+    made.step_s.extend((seconds, 2 * seconds, seconds))
+    made.roof.extend((25e3, 12.5e3, 25e3))
+    return made
 
 
 def test_the_bars_of_the_synthetic_model() -> None:
     result = Result(
         options=Options(),
         cases=(case(1, 0.02, 400, 1.0), case(4, 0.04, 640, 3.0)),
-        roof=(25e3,),
         prefill_s=(1.0,),
         kinds={},
         host_s={},
