@@ -37,7 +37,7 @@ summed over the full layers; sliding is the sliding layers; the rest is what rem
 - roof: how fast scores could be made, the lower of two speeds of the same run: that at which memory
   is read, for the bytes of the summaries, and that of the kernels' own dot products with all
   operands in the cache; the share is of the largest size
-- at 4,096 positions every region is attended to, and nothing is scored
+- at 4,096 positions the synthetic model attends to every region, and nothing is scored
 - predicted: what `fourstep inspect` says the state takes, against the engine's own tensors"""
 
 
@@ -249,12 +249,17 @@ def plot(results: Sequence[Result], path: Path) -> Path:
         axes.plot(places, least, "k--", linewidth=0.8, label="scoring at its roof")
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
-        axes.set_xticks(places, [f"{place // 1024}k" for place in places])
+        axes.set_xticks(places, [_short(place) for place in places])
         axes.set_ylim(bottom=min(size.middle("attention") for size in result.sizes) * MS / 10)
         axes.set_title(result.name)
         axes.set_xlabel("positions")
         axes.set_ylabel("ms a step")
-        axes.legend()
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=len(labels))
     figure.savefig(path, dpi=DPI, bbox_inches="tight")
     pyplot.close(figure)
     return path
+
+
+def _short(positions: int) -> str:
+    return f"{positions // 2**20}M" if positions >= 2**20 else f"{positions // 2**10}k"
