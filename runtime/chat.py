@@ -40,8 +40,11 @@ def parse_chat(text: str) -> Chat:
     write them, or an object; a template always sees the object.
     """
     value = _parse_json(text, "the chat")
-    if isinstance(value, list):
-        value = {"messages": value}
+    return chat_of({"messages": value} if isinstance(value, list) else value)
+
+
+def chat_of(value: object) -> Chat:
+    """The object form of parse_chat, as Python values. Raises ChatError."""
     fields = _object(value, "the chat")
     unknown = sorted(fields.keys() - {"messages", "tools", "reasoning_effort"})
     if unknown:

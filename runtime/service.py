@@ -107,6 +107,12 @@ class Service:
         """See Submission.cancel."""
         self._post(lambda: self._drop(submission))
 
+    @property
+    def load(self) -> dict[str, int]:
+        """Answers by phase, and blocks of the full pool, there and in use. From any thread."""
+        pool = self._scheduler.seats.memory.cache.full
+        return {**self._scheduler.load, "blocks": pool.size, "blocks_used": pool.used}
+
     def close(self, grace: float | None = None) -> None:
         """Take no more requests, let answers finish, cancel them after `grace` seconds (None:
         never), end the thread. May be called again, from another thread too, with less grace."""

@@ -1,0 +1,1 @@
+"""gRPC: servicers that translate between messages and the runtime, and their listeners."""

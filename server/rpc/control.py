@@ -1,0 +1,74 @@
+"""fourstep.v1.Control: what this worker is, how busy it is, and its way out of service.
+
+Knows messages and one Served. Keeps true: what GetModel says is what Generate accepts.
+"""
+
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import get_args
+
+from fourstep.v1 import control_pb2 as pb
+from fourstep.v1 import control_pb2_grpc as pb_grpc
+
+from runtime.request import MAX_ANSWERS, MAX_TOP_LOGPROBS, ConstraintKind
+from server.rpc.inference import Context
+from server.rpc.served import Served
+
+Drain = Callable[[float | None, float | None], object]
+
+
+class Control(pb_grpc.ControlServicer):
+    """`drain` begins taking the worker out of service, with the caller's grace and timeout."""
+
+    def __init__(self, served: Served, *, drain: Drain) -> None:
+        self._served, self._drain = served, drain
+
+    async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:
+        served = self._served
+        return pb.GetModelResponse(
+            name=served.identity.name,
+            config_digest=served.config.digest,
+            vocab_size=served.config.vocab_size,
+            context=served.context,
+            stop_token_ids=sorted(served.config.stop_ids),
+            bos_token_id=served.config.bos_id,
+            draft_tokens=served.draft_tokens,
+            chat=served.template is not None,
+            images=False,
+            constraints=get_args(ConstraintKind),
+            max_answers=MAX_ANSWERS,
+            max_logprobs=MAX_TOP_LOGPROBS,
+        )
+
+    async def GetEngine(
+        self, request: pb.GetEngineRequest, context: Context
+    ) -> pb.GetEngineResponse:
+        who = self._served.identity
+        return pb.GetEngineResponse(
+            version=version("fourstep"),
+            artifact_sha256=who.artifact_sha256,
+            compiler=who.compiler,
+            device=who.device,
+            isa=who.isa,
+            precision=who.precision,
+            engines=[pb.Engine(name=name, captured=captured) for name, captured in who.engines],
+        )
+
+    async def GetLoad(self, request: pb.GetLoadRequest, context: Context) -> pb.GetLoadResponse:
+        load = self._served.service.load
+        return pb.GetLoadResponse(
+            queued=load["queued"],
+            loading=load["loading"],
+            running=load["running"],
+            slots=self._served.slots,
+            blocks=load["blocks"],
+            blocks_used=load["blocks_used"],
+            draining=self._served.draining,
+        )
+
+    async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainResponse:
+        self._drain(
+            request.grace_seconds if request.HasField("grace_seconds") else None,
+            request.timeout_seconds if request.HasField("timeout_seconds") else None,
+        )
+        return pb.DrainResponse()

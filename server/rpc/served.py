@@ -1,0 +1,172 @@
+"""What the servicers of one process share: the model being served and the requests that are open.
+
+Knows the runtime's service and the checkpoint's text side. Does not know messages of any protocol.
+Keeps true: a request id is open once at a time; what is asked for is checked before it is queued,
+off the event loop.
+"""
+
+import asyncio
+import dataclasses
+import secrets
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from graphs.config import ModelConfig
+from runtime.answer import Request
+from runtime.chat import Chat, ChatTemplate
+from runtime.parsers.reasoning import Markers
+from runtime.request import SamplingParams
+from runtime.service import Service
+from runtime.streams import AsyncStream
+from runtime.tokenizer import Tokenizer
+
+
+class DrainingError(RuntimeError):
+    """The worker takes no more requests: it is going out of service."""
+
+
+class BusyError(RuntimeError):
+    """A limit of the worker is reached; another one may have room."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """Who we are, for those who route, pin and compare."""
+
+    name: str
+    folder: str
+    artifact_sha256: str
+    compiler: str
+    device: str
+    isa: str
+    precision: str
+    engines: tuple[tuple[str, bool], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A prompt as tokens; `tools` are a chat's."""
+
+    ids: tuple[int, ...]
+    tools: tuple[dict[str, Any], ...] = ()
+    chat: bool = False
+
+
+@dataclass(kw_only=True)
+class Served:
+    """`context`: positions of prompt and answer. `draft_tokens`: most drafts a step."""
+
+    config: ModelConfig
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    service: Service
+    identity: Identity
+    context: int
+    draft_tokens: int
+    slots: int
+    draining: bool = False
+    _open: dict[str, AsyncStream] = field(default_factory=dict)
+
+    @property
+    def open_requests(self) -> int:
+        return len(self._open)
+
+    def text(self, text: str) -> Asked:
+        """A text to continue. Raises ValueError."""
+        return self._checked(Asked(ids=tuple(self.tokenizer.encode(text))))
+
+    def tokens(self, ids: tuple[int, ...]) -> Asked:
+        """Ids as they are. Raises ValueError."""
+        if bad := [token for token in ids if token >= self.config.vocab_size]:
+            raise ValueError(f"token {bad[0]} is outside 0..{self.config.vocab_size - 1}")
+        return self._checked(Asked(ids=ids))
+
+    def chat(self, chat: Chat) -> Asked:
+        """Messages through the checkpoint's template. Raises ValueError."""
+        if self.template is None:
+            raise ValueError("this checkpoint has no chat template: send text or token ids")
+        ids = tuple(self.tokenizer.encode(self.template.render(chat)))
+        return self._checked(Asked(ids=ids, tools=chat.tools, chat=True))
+
+    def _checked(self, asked: Asked) -> Asked:
+        if not asked.ids:
+            raise ValueError("the prompt is empty")
+        if len(asked.ids) >= self.context:
+            raise ValueError(
+                f"{len(asked.ids)} prompt tokens leave no room in a context of {self.context}"
+            )
+        return asked
+
+    def room(self, asked: Asked) -> int:
+        """Tokens that may follow the prompt."""
+        return self.context - len(asked.ids)
+
+    def thinks(self, asked: Asked) -> bool:
+        """Whether the prompt leaves the model thinking."""
+        return Markers.of(self.tokenizer, tools=False).starts_thinking(asked.ids)
+
+    def request(
+        self,
+        request_id: str,
+        asked: Asked,
+        params: SamplingParams,
+        *,
+        remaining: float | None = None,
+        priority: int = 0,
+        salt: str = "",
+        draft_tokens: int | None = None,
+    ) -> Request:
+        """`remaining`: seconds until the caller's deadline."""
+        return Request(
+            id=request_id,
+            prompt=asked.ids,
+            params=params,
+            priority=priority,
+            deadline=None if remaining is None else time.monotonic() + remaining,
+            salt=salt,
+            draft_tokens=draft_tokens,
+        )
+
+    async def open(self, request: Request) -> AsyncStream:
+        """Queue a request. Raises ValueError, DrainingError and as Service.submit."""
+        if self.draining:
+            raise DrainingError("draining: no new requests")
+        if request.id in self._open:
+            raise ValueError(f"request id {request.id!r} is in use")
+        stream = await AsyncStream.open(self.service, request)
+        self._open[request.id] = stream
+        return stream
+
+    def close(self, request_id: str) -> None:
+        """The call that opened the request is over."""
+        stream = self._open.pop(request_id, None)
+        if stream is not None:
+            stream.cancel()
+
+    def cancel(self, request_id: str) -> bool:
+        """End an open request; False if there is no such one."""
+        stream = self._open.get(request_id)
+        if stream is None:
+            return False
+        stream.cancel()
+        return True
+
+    def cancel_all(self) -> None:
+        for stream in list(self._open.values()):
+            stream.cancel()
+
+    async def idle(self) -> None:
+        """Until no request is open."""
+        while self._open:
+            await asyncio.sleep(0.01)
+
+
+def new_id() -> str:
+    return uuid.uuid4().hex
+
+
+def seeded(params: SamplingParams, seed: int | None) -> SamplingParams:
+    """With the caller's seed, or one of our own that can be told afterwards."""
+    return dataclasses.replace(params, seed=secrets.randbits(63) if seed is None else seed)

@@ -1,0 +1,46 @@
+"""Which gRPC status an error of the runtime is, and nothing of a prompt in its text.
+
+Knows errors by their kind. Keeps true: a caller's mistake is INVALID_ARGUMENT and not worth a
+retry; what another worker could do now is RESOURCE_EXHAUSTED or UNAVAILABLE; a fault of ours is
+INTERNAL, named and without a trace.
+"""
+
+import grpc
+
+from runtime.answer import End
+from runtime.scheduler import QueueFullError
+from runtime.service import ServiceClosedError, ServiceFailedError
+from server.rpc.served import BusyError, DrainingError
+
+
+class UnsupportedError(NotImplementedError):
+    """Something that is part of a protocol and that this model or version does not do."""
+
+
+_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
+    (UnsupportedError, grpc.StatusCode.UNIMPLEMENTED),
+    (QueueFullError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (BusyError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (DrainingError, grpc.StatusCode.UNAVAILABLE),
+    (ServiceClosedError, grpc.StatusCode.UNAVAILABLE),
+    (ServiceFailedError, grpc.StatusCode.INTERNAL),
+    (ValueError, grpc.StatusCode.INVALID_ARGUMENT),
+)
+ERRORS = tuple(kind for kind, _ in _CODES)
+_ENDS = {
+    "cancelled": (grpc.StatusCode.CANCELLED, "cancelled"),
+    "deadline": (grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline has passed"),
+}
+
+
+def status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
+    """Of an error in ERRORS."""
+    code = next(code for kind, code in _CODES if isinstance(error, kind))
+    return code, str(error)
+
+
+def status_of_end(end: End) -> tuple[grpc.StatusCode, str] | None:
+    """What the call ends with because an answer did; None where the answer is whole."""
+    if end.reason in ("stop", "length"):
+        return None
+    return _ENDS.get(end.reason, (grpc.StatusCode.INTERNAL, end.message or "the engine failed"))
