@@ -12,7 +12,9 @@ from typing import Any
 
 from graphs.checkpoint import Checkpoint, Located
 from graphs.config import ModelConfig
+from graphs.footprint import Footprint, footprint
 from graphs.names import PROJECTIONS, is_vision, layer_index
+from graphs.plan import EnginePlan
 from graphs.sku import SKUS, TP_SIZES, Fit, StateCost, allowed_tp, fit, state_cost, tp_obstacles
 
 EXPERTS = "routed experts"
@@ -48,7 +50,8 @@ class TpOption:
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """Everything `inspect` says. Bytes are stored bytes; `active_parameters` those one token uses
-    in the backbone; `state` is the cost at TP 1; `vision` whether the tower's tensors are there."""
+    in the backbone; `state` is the cost at TP 1 and `sizes` what an engine allocates; `vision`
+    whether the tower's tensors are there."""
 
     folder: str
     layers: int
@@ -67,6 +70,7 @@ class Report:
     bytes: int
     groups: tuple[Group, ...]
     state: StateCost
+    sizes: tuple[Footprint, ...]
     tp: tuple[TpOption, ...]
     fits: tuple[Fit, ...]
     notes: tuple[str, ...]
@@ -75,8 +79,14 @@ class Report:
         return dataclasses.asdict(self)
 
 
-def inspect_checkpoint(checkpoint: Checkpoint) -> Report:
-    """Describe an opened checkpoint; reads no tensor data."""
+def inspect_checkpoint(
+    checkpoint: Checkpoint, *, context: int | None = None, sequences: int = 1
+) -> Report:
+    """Describe an opened checkpoint; reads no tensor data.
+
+    The state is counted for `sequences` sequences of `context` tokens; None: of each size that
+    engines are built for. Raises ValueError for what the model cannot hold.
+    """
     config = checkpoint.config
     groups = _groups(checkpoint)
     return Report(
@@ -97,6 +107,7 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Report:
         bytes=sum(group.bytes for group in groups),
         groups=groups,
         state=state_cost(config),
+        sizes=tuple(_sizes(config, context, sequences)),
         tp=tuple(
             TpOption(tp=tp, obstacles=tp_obstacles(config, checkpoint.layouts, tp))
             for tp in TP_SIZES
@@ -106,14 +117,27 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Report:
     )
 
 
+def _sizes(config: ModelConfig, context: int | None, sequences: int) -> Iterable[Footprint]:
+    most = config.max_positions
+    for name, value in (("context", 1 if context is None else context), ("sequences", sequences)):
+        if value < 1:
+            raise ValueError(f"{name} = {value}: must be at least 1")
+    if context is not None and context > most:
+        raise ValueError(f"context = {context}: this model has {most} positions")
+    usual = [size for size in EnginePlan().contexts if size <= most] or [most]
+    for size in usual if context is None else [context]:
+        yield footprint(config, context=size, sequences=sequences)
+
+
 def _fits(checkpoint: Checkpoint) -> Iterable[Fit]:
     split = sum(p.entry.nbytes for n, p in checkpoint.tensors.items() if _is_split(n))
     total = sum(place.entry.nbytes for place in checkpoint.tensors.values())
     sizes = allowed_tp(checkpoint.config, checkpoint.layouts)
+    costs = {tp: state_cost(checkpoint.config, tp) for tp in sizes}
     for sku in SKUS:
         for tp in sizes:
             weights = total - split + split // tp
-            yield fit(sku, tp, weights=weights, cost=state_cost(checkpoint.config, tp))
+            yield fit(sku, tp, weights=weights, cost=costs[tp])
 
 
 def _groups(checkpoint: Checkpoint) -> tuple[Group, ...]:

@@ -5,17 +5,20 @@ the machine it runs on. Keeps true: a TP size that is not refused cuts no head, 
 block. Architecture 3.10 (state), 4.3 (groups).
 """
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from graphs.config import LayerConfig, ModelConfig
 from graphs.errors import ConfigError
+from graphs.footprint import footprint
 from graphs.layouts import Layout
+from graphs.plan import MAX_WIDTH, EnginePlan
+from graphs.state import BLOCK
 
 TP_SIZES = (1, 2, 4, 8)
 # Kept free for the driver's context, workspaces, captured graphs and activations.
 RESERVE = 0.08
-KV_BYTES = 2  # bf16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +47,16 @@ SKUS = (
 
 @dataclass(frozen=True, kw_only=True)
 class StateCost:
-    """Bytes of state on one rank: for each token of context, and for each running sequence."""
+    """Bytes of state on one rank for one sequence: for each block of its text, and beside those,
+    scratch included. graphs.footprint counts more sequences."""
 
-    per_token: int
+    per_block: int
     per_sequence: int
+
+    def tokens(self, room: int) -> int:
+        """The context of the one sequence that `room` bytes hold; 0 where they hold none."""
+        blocks = (room - self.per_sequence) // self.per_block
+        return max(0, blocks * BLOCK - MAX_WIDTH)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,20 +71,28 @@ class Fit:
 
 
 def state_cost(config: ModelConfig, tp: int = 1) -> StateCost:
-    """Full layers grow with the context, sliding and MTP layers hold one window a sequence.
+    """Full layers grow with the context, sliding and MTP layers hold a circle of blocks a sequence.
 
     Region summaries serve all groups, so every rank holds them whole.
     """
-    layers = (*config.layers, *config.mtp_layers)
-    per_token = sum(_kv_bytes(layer) // tp for layer in layers if layer.window is None)
-    windows = sum(_kv_bytes(layer) // tp * layer.window for layer in layers if layer.window)
-    if config.sparse is not None:
-        per_token += len(config.full_layers) * config.sparse.proxy_dim // config.sparse.region
-    return StateCost(per_token=per_token, per_sequence=windows)
+    share = dataclasses.replace(
+        config,
+        layers=tuple(_share(layer, tp) for layer in config.layers),
+        mtp_layers=tuple(_share(layer, tp) for layer in config.mtp_layers),
+    )
+
+    # Longer than any circle, so that sliding layers have all they will ever have.
+    windows = [layer.window or 0 for layer in (*config.layers, *config.mtp_layers)]
+    blocks = max(windows) + EnginePlan().prefill[-1]
+    less, more = (
+        footprint(share, context=count * BLOCK - MAX_WIDTH).state for count in (blocks, blocks + 1)
+    )
+    return StateCost(per_block=more - less, per_sequence=less - blocks * (more - less))
 
 
-def _kv_bytes(layer: LayerConfig) -> int:
-    return 2 * layer.kv_heads * layer.head_dim * KV_BYTES
+def _share(layer: LayerConfig, tp: int) -> LayerConfig:
+    """A rank's part of a layer's keys and values."""
+    return dataclasses.replace(layer, kv_heads=layer.kv_heads // tp)
 
 
 def tp_obstacles(config: ModelConfig, layouts: Mapping[str, Layout], tp: int) -> tuple[str, ...]:
@@ -122,6 +139,5 @@ def check_tp(config: ModelConfig, layouts: Mapping[str, Layout], tp: int) -> Non
 
 def fit(sku: Sku, tp: int, *, weights: int, cost: StateCost) -> Fit:
     """What is left beside `weights` bytes a rank, as tokens of one sequence's context."""
-    room = int(sku.memory * (1 - RESERVE)) - weights - cost.per_sequence
-    tokens = max(0, room // max(1, cost.per_token))
-    return Fit(sku=sku.name, tp=tp, memory=sku.memory, weights=weights, kv_tokens=tokens)
+    room = int(sku.memory * (1 - RESERVE)) - weights
+    return Fit(sku=sku.name, tp=tp, memory=sku.memory, weights=weights, kv_tokens=cost.tokens(room))

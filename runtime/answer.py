@@ -5,11 +5,13 @@ true: what was committed is told once, in order, and nothing after the end; an a
 stopped half way goes on from its tokens as if nothing had happened.
 """
 
+import copy
 import enum
-import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from graphs.plan import MAX_WIDTH
 from runtime.decoding import Decoding
 from runtime.engine import Engine
 from runtime.exchange import Committed, Turn
@@ -54,30 +56,52 @@ class Request:
 class Numbers:
     """What one answer cost, from emitted tokens only. Times in seconds of the scheduler's clock.
 
-    accepted[k]: steps that accepted k drafts; drafted[i], right[i]: drafts verified at position i,
-    and how many of them were right.
+    verified[k], accepted[k]: decode steps that verified, and that accepted, k drafts.
+    `step_drafted`, `step_accepted`: how many, of each decode step.
     """
 
     prompt_tokens: int
     cached_tokens: int = 0
     tokens: int = 0
-    steps: int = 0
-    accepted: list[int] = field(default_factory=list)
-    drafted: list[int] = field(default_factory=list)
-    right: list[int] = field(default_factory=list)
+    verified: list[int] = field(default_factory=lambda: [0] * MAX_WIDTH)
+    accepted: list[int] = field(default_factory=lambda: [0] * MAX_WIDTH)
+    step_drafted: bytearray = field(default_factory=bytearray)
+    step_accepted: bytearray = field(default_factory=bytearray)
     preemptions: int = 0
     queued_s: float = 0.0
     first_token_s: float | None = None  # since it was asked for
     total_s: float = 0.0
 
+    @property
+    def prefill_s(self) -> float | None:
+        """From the slot to the first token."""
+        return None if self.first_token_s is None else self.first_token_s - self.queued_s
+
+    @property
+    def decode_s(self) -> float | None:
+        """From the first token to the end."""
+        return None if self.first_token_s is None else self.total_s - self.first_token_s
+
     def count(self, step: Step) -> None:
         """A decode step."""
-        self.steps += 1
-        _add(self.accepted, step.accepted)
-        for position in range(len(step.drafted)):
-            _add(self.drafted, position)
-        for position in range(step.accepted):
-            _add(self.right, position)
+        self.verified[len(step.drafted)] += 1
+        self.accepted[step.accepted] += 1
+        self.step_drafted.append(len(step.drafted))
+        self.step_accepted.append(step.accepted)
+
+    @property
+    def steps(self) -> int:
+        return sum(self.accepted)
+
+    @property
+    def drafted_at(self) -> tuple[int, ...]:
+        """Drafts verified at each position."""
+        return _at_least(self.verified)
+
+    @property
+    def right_at(self) -> tuple[int, ...]:
+        """Drafts accepted at each position."""
+        return _at_least(self.accepted)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +118,8 @@ class End:
 class Output:
     """What one step did for one answer: new tokens and their text, or the end, or both.
 
-    `logprobs`: of each token, if asked for; `prompt_logprobs`: on the first output, of each token
-    of the prompt but the first.
+    `logprobs`: of each token, if asked for. On the first output: `prompt_logprobs`, of each token
+    of the prompt but the first, and `begun`, what the answer has cost up to there.
     """
 
     request_id: str
@@ -103,6 +127,7 @@ class Output:
     step: Step | None = None
     logprobs: tuple[TokenLogprobs, ...] | None = None
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    begun: Numbers | None = None
     end: End | None = None
 
 
@@ -219,7 +244,8 @@ class Answer:
     def output(self, engine: Engine, step: Step, entry: int, end: End | None) -> Output:
         """Of a step that the engine has just run as its `entry`-th turn."""
         top, first = self.params.logprobs, len(self.tokens) - len(step.token_ids)
-        told = self.params.prompt_logprobs is not None and first == len(self.request.prompt)
+        begins = first == len(self.request.prompt)
+        told = begins and self.params.prompt_logprobs is not None
         return Output(
             request_id=self.request.id,
             index=self.index,
@@ -228,6 +254,7 @@ class Answer:
             if top is None
             else tuple(engine.top_logprobs(entry, step.token_ids, top)),
             prompt_logprobs=tuple(self.prompt_logprobs) if told else None,
+            begun=copy.deepcopy(self.numbers) if begins else None,
             end=end,
         )
 
@@ -251,6 +278,6 @@ class Answer:
         return step, finish
 
 
-def _add(counts: list[int], place: int) -> None:
-    counts.extend(itertools.repeat(0, place + 1 - len(counts)))
-    counts[place] += 1
+def _at_least(counts: Sequence[int]) -> tuple[int, ...]:
+    """[i]: of how many steps the count was over i."""
+    return tuple(sum(counts[position + 1 :]) for position in range(len(counts) - 1))

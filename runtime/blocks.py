@@ -6,33 +6,18 @@ call, so no call overwrites a key that one of its own rows can still see; memory
 the text.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from graphs.config import ModelConfig
-from graphs.state import BLOCK, SCRATCH_BLOCK, State, make_state
+from graphs.footprint import Blocks
+from graphs.state import SCRATCH_BLOCK, State, make_state
 from runtime.pools import PoolSizes
 
 
-@dataclass(frozen=True, kw_only=True)
-class BlockPlan:
-    """Blocks of one slot: `full` for the whole context, `sliding` in a circle."""
-
-    full: int
-    sliding: int
-
-    @classmethod
-    def of(cls, config: ModelConfig, *, context: int, largest_call: int) -> "BlockPlan":
-        """For `context` positions a slot and at most `largest_call` rows of one slot in one
-        call."""
-        full = -(-context // BLOCK)
-        layers = (*config.layers, *config.mtp_layers)
-        window = max((layer.window or 0 for layer in layers), default=0)
-        # Positions p-window+1 .. p+largest_call-1 are live at once, on any alignment to blocks.
-        circle = -(-(window + largest_call) // BLOCK) + 1
-        return cls(full=full, sliding=min(circle, full))
+class BlockPlan(Blocks):
+    """The blocks of one slot, and where its tables find them."""
 
     def assign(self, state: State, slot: int) -> None:
         """Fill the tables of `slot` with its own share of both pools, in place."""

@@ -103,6 +103,8 @@ class Engine:
                 for entries in self._batches
                 for width in self._widths
             }
+            # Decode steps that were run, by (batch, width, whether it drafted).
+            self.steps = {(*shape, draft): 0 for shape in self._decoders for draft in (False, True)}
             self._prefills = {rows: binder.prefill(rows) for rows in plan.prefill}
             self._observers = {rows: binder.observer(rows) for rows in observed}
 
@@ -182,6 +184,7 @@ class Engine:
                 first = entry * bound.width
                 bound.inputs[1].array[first : first + 1 + len(turn.drafts)] = turn.mask
         (bound.drafting if draft else bound.runner).run()
+        self.steps[entries, bound.width, draft] += 1
         self._left = bound.residual, range(0, entries * bound.width, bound.width)
         return self._read(bound, len(turns), drafting=draft)
 

@@ -45,6 +45,11 @@ class Pool(Generic[Owner]):
         return len(self._free) + len(self._idle)
 
     @property
+    def kept(self) -> int:
+        """Blocks of idle owners."""
+        return len(self._idle)
+
+    @property
     def used(self) -> int:
         return self.size - self.available
 

@@ -65,6 +65,9 @@ class Rules:
         self._tail: tuple[int, ...] = ()  # the last tokens, as far as bad words look back
         self._taken = 0  # tokens that the matcher took in this window
         self._over: tuple[int, ...] | None = None  # drafts of this window that nothing may follow
+        # Most requests have no rules, and their steps pay for none.
+        self._free = self._matcher is None and self._base is None and not params.min_tokens
+        self._free = self._free and not self._bad_words.reach
         self._next = self._row()
         if self._next.over:
             raise GrammarError("constraint, allowed_token_ids and bad_words leave no first token")
@@ -72,6 +75,8 @@ class Rules:
     def window(self, drafts: Sequence[int]) -> tuple[int, Mask | None]:
         """(k, mask): how many of the drafts may stand, and what the rows of the last token and of
         these k drafts may draw, int32 [1+k, U]; None if nothing is forbidden."""
+        if self._free:
+            return len(drafts), None
         assert not self._next.over, "the answer has ended"
         before = (self._active, self._count, self._tail)
         self._taken = 0
@@ -94,6 +99,8 @@ class Rules:
     def commit(self, tokens: Sequence[int]) -> int | None:
         """Take the tokens that a step committed, from the beginning of the last window on. After
         how many of them nothing may follow, if so; the request ends there at the latest."""
+        if self._free:
+            return None
         over = self._over
         if over is not None and tuple(tokens[: len(over)]) == over:
             self._next = Row(over=True)

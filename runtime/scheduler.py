@@ -30,6 +30,9 @@ from runtime.width import StepCosts, policy_for
 CALL_ERRORS = (EngineError, GrammarError, InjectedError)
 
 
+reach_allocate = functools.partial(reach, "allocate")
+
+
 class QueueFullError(RuntimeError):
     """The queue has no place now; later it may."""
 
@@ -248,6 +251,8 @@ class Scheduler:
         message: str = "",
     ) -> End:
         assert answer.phase is not Phase.OVER
+        if answer.phase is Phase.QUEUED and not answer.numbers.preemptions:
+            answer.numbers.queued_s = self._clock() - answer.asked_at
         self.seats.close(answer)
         self._move(answer, Phase.OVER)
         self._lists[Phase.OVER].clear()
@@ -276,18 +281,12 @@ class Scheduler:
 
     def _reserve(self, answer: Answer, positions: int) -> bool:
         """Map blocks for an answer's next call, if need be those of who should wait for it."""
-        reserved = False
-
-        def ask() -> None:
-            nonlocal reserved
-            reach("allocate")
-            reserved = self.seats.reserve(answer, positions)
-
-        self._guard([answer], ask)
-        while answer.slot >= 0 and not reserved:
+        self._guard([answer], reach_allocate)
+        while answer.slot >= 0:
+            if self.seats.reserve(answer, positions):
+                return True
             self._preempt(max((*self._loading, *self._running), key=lambda a: a.order))
-            reserved = answer.slot >= 0 and self.seats.reserve(answer, positions)
-        return reserved
+        return False
 
     def _preempt(self, answer: Answer) -> None:
         """Back to the queue with what it has said so far, to be run again from there."""

@@ -9,15 +9,14 @@ import json
 import os
 import sys
 import warnings
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from server.cli_generate_options import generate_command
 from server.errors import fail, printable
-
-NANO = Path(__file__).parents[1] / "models" / "step5-nano"
+from server.options import NANO, AnyCheckpoint, CompilerName, Pin, Precision, PrecisionName
 
 app = typer.Typer(
     help="Runs Step-5 checkpoints with their own MTP layers drafting and the backbone verifying.",
@@ -28,97 +27,7 @@ app = typer.Typer(
 )
 
 
-class PrecisionName(StrEnum):
-    bf16 = "bf16"
-    fp32 = "fp32"
-
-
-class CompilerName(StrEnum):
-    inductor = "inductor"
-    eager = "eager"
-
-
-class SpecTokens(StrEnum):
-    auto = "auto"
-    none = "0"
-    one = "1"
-    two = "2"
-    three = "3"
-
-
-Precision = Annotated[PrecisionName, typer.Option(help="Activation precision.")]
-Pin = Annotated[
-    str | None,
-    typer.Option("--artifact-sha256", metavar="DIGEST", help="Refuse any other artifact."),
-]
-
-
-@app.command("generate")
-def generate_command(
-    checkpoint: Annotated[
-        Path, typer.Argument(help="Checkpoint folder.", show_default="the shipped step5-nano")
-    ] = NANO,
-    prompt: Annotated[
-        str | None, typer.Option(help="Text to continue; - reads it from stdin.")
-    ] = None,
-    chat: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="JSON messages to answer, or an object with tools; - for stdin."
-        ),
-    ] = None,
-    max_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 256,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.0,
-    top_k: Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0 is off.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Keep this much probability; 1 is off.")] = 1.0,
-    min_p: Annotated[
-        float, typer.Option(help="Drop tokens below this share of the likeliest; 0 is off.")
-    ] = 0.0,
-    seed: Annotated[int, typer.Option(help="Same seed, same text, at any --spec-tokens.")] = 0,
-    spec_tokens: Annotated[
-        SpecTokens, typer.Option(help="Tokens drafted a step; auto goes by measured cost.")
-    ] = SpecTokens.auto,
-    precision: Precision = PrecisionName.bf16,
-    compiler: Annotated[
-        CompilerName, typer.Option(help="eager needs no build and is slow.")
-    ] = CompilerName.inductor,
-    artifact: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Engines to use.", show_default="the cache's, or built"),
-    ] = None,
-    artifact_sha256: Pin = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a step, then one with the counts.")
-    ] = False,
-) -> None:
-    """Generate text from one prompt or chat, each token coloured by who proposed it."""
-    from runtime.request import SamplingParams
-    from server.cli_generate import GenerateOptions, run
-    from server.errors import user_errors
-
-    with user_errors():
-        sampling = SamplingParams(
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            seed=seed,
-            max_tokens=max_tokens,
-        )
-    run(
-        GenerateOptions(
-            checkpoint=checkpoint,
-            prompt=prompt,
-            chat=chat,
-            sampling=sampling,
-            draft_tokens=None if spec_tokens is SpecTokens.auto else int(spec_tokens.value),
-            precision=precision.value,
-            compiler=compiler.value,
-            artifact=artifact,
-            artifact_sha256=artifact_sha256,
-            json=as_json,
-        )
-    )
+app.command("generate")(generate_command)
 
 
 @app.command("build")
@@ -175,6 +84,10 @@ def verify_command(
 @app.command("inspect")
 def inspect_command(
     checkpoint: Annotated[Path, typer.Argument(help="Checkpoint folder.")],
+    context: Annotated[
+        int | None, typer.Option(min=1, help="Count the state for so many tokens a sequence.")
+    ] = None,
+    sequences: Annotated[int, typer.Option(min=1, help="And for so many sequences.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="The report as one JSON object.")] = False,
 ) -> None:
     """Show formats, sizes and what fits on which GPU, from the files' headers alone."""
@@ -187,7 +100,9 @@ def inspect_command(
 
     with user_errors(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the report lists them
-        report = inspect_checkpoint(Checkpoint.open(checkpoint))
+        report = inspect_checkpoint(
+            Checkpoint.open(checkpoint), context=context, sequences=sequences
+        )
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=2))
     else:
@@ -196,9 +111,7 @@ def inspect_command(
 
 @app.command("bench")
 def bench_command(
-    checkpoint: Annotated[
-        Path, typer.Argument(help="Checkpoint folder.", show_default="the shipped step5-nano")
-    ] = NANO,
+    checkpoint: AnyCheckpoint = NANO,
     synthetic: Annotated[
         bool, typer.Option("--synthetic", help="A random model instead, of the dims below.")
     ] = False,

@@ -18,9 +18,14 @@ from graphs.plan import EnginePlan
 from graphs.weights import ModelWeights
 from runtime.build import BuildOptions
 from runtime.engine import Engine, Precision
+from runtime.grammar import Grammars
+from runtime.pools import PoolSizes
 from runtime.programs import programs_of
+from runtime.scheduler import Scheduler
+from runtime.sizing import pool_sizes
 from runtime.store import cached_folder, find_or_build
-from runtime.width import AutoWidth, FixedWidth, StepCosts, WidthPolicy
+from runtime.tokenizer import Tokenizer
+from runtime.width import StepCosts
 from server.cli_build import progress_bar
 
 
@@ -36,15 +41,20 @@ class EngineRequest:
     context: int
 
 
-def make_engine(
-    config: ModelConfig, weights: ModelWeights, request: EngineRequest
-) -> tuple[Engine, WidthPolicy]:
-    """One slot of an engine, and how wide its steps are.
+def make_scheduler(
+    config: ModelConfig,
+    weights: ModelWeights,
+    request: EngineRequest,
+    *,
+    tokenizer: Tokenizer,
+    grammars: Grammars | None = None,
+) -> Scheduler:
+    """One slot of an engine, with blocks for one request.
 
     Raises ValueError with what the user has to change.
     """
     if request.compiler == EagerCompiler.name:
-        return _eager(config, weights, request)
+        return Scheduler(_eager(config, weights, request), tokenizer=tokenizer, grammars=grammars)
     artifact = _artifact(config, weights, request)
     artifact.require(config, weights, request.precision)
     plan = artifact.manifest.plan
@@ -58,32 +68,40 @@ def make_engine(
         precision=request.precision,
         draft_tokens=wanted,
         context=plan.context_for(request.context),
+        pools=_pools(config, weights, plan, request),
     )
-    if request.draft_tokens is not None or not artifact.manifest.costs.verify:
-        return engine, FixedWidth(count=wanted)
     table = artifact.manifest.costs
-    costs = StepCosts.of(
-        table, batch=plan.batches[0], draft_tokens=wanted, catch_up=engine.catch_up
+    costs: dict[int, StepCosts] | None = None
+    if request.draft_tokens is None and table.verify:
+        batch = plan.batches[0]
+        costs = {
+            batch: StepCosts.of(table, batch=batch, draft_tokens=wanted, catch_up=engine.catch_up)
+        }
+    return Scheduler(
+        engine, tokenizer=tokenizer, grammars=grammars, costs=costs, prior=table.acceptance
     )
-    return engine, AutoWidth(tables={plan.batches[0]: costs}, rates=list(table.acceptance[:wanted]))
 
 
-def _eager(
-    config: ModelConfig, weights: ModelWeights, request: EngineRequest
-) -> tuple[Engine, WidthPolicy]:
+def _eager(config: ModelConfig, weights: ModelWeights, request: EngineRequest) -> Engine:
     """Small shapes: eager blocks gain nothing from large ones."""
     if request.artifact is not None or request.artifact_sha256 is not None:
         raise ValueError("--artifact and --artifact-sha256 have no meaning with --compiler eager")
-    wanted = len(weights.mtp) if request.draft_tokens is None else request.draft_tokens
-    engine = Engine(
+    plan = EnginePlan(batches=(1,), prefill=(64,))
+    return Engine(
         config,
         weights,
-        plan=EnginePlan(batches=(1,), prefill=(64,)),
+        plan=plan,
         precision=request.precision,
-        draft_tokens=wanted,
+        draft_tokens=len(weights.mtp) if request.draft_tokens is None else request.draft_tokens,
         context=request.context,
+        pools=_pools(config, weights, plan, request),
     )
-    return engine, FixedWidth(count=wanted)
+
+
+def _pools(
+    config: ModelConfig, weights: ModelWeights, plan: EnginePlan, request: EngineRequest
+) -> PoolSizes:
+    return pool_sizes(config, plan, depths=len(weights.mtp), positions=request.context)
 
 
 def _artifact(config: ModelConfig, weights: ModelWeights, request: EngineRequest) -> Artifact:

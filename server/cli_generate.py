@@ -4,26 +4,28 @@ Joins checkpoint, tokenizer, template and engine; does no model work and no form
 Keeps true: whatever a user can get wrong is found while preparing, before anything is written.
 """
 
-import sys
-import time
-from dataclasses import dataclass
+import dataclasses
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
+from runtime.answer import Output, Request
 from runtime.build import open_checkpoint
-from runtime.chat import ChatTemplate, parse_chat
-from runtime.engine import Engine, EngineError, Precision
-from runtime.generate import check_request, generate
+from runtime.engine import EngineError, Precision
+from runtime.parsers.answer import AnswerParser
+from runtime.parsers.reasoning import Markers
 from runtime.request import SamplingParams, Step, summarise
+from runtime.scheduler import Scheduler
 from runtime.tokenizer import Tokenizer
-from runtime.width import WidthPolicy
-from server.cli_engine import EngineRequest, make_engine
-from server.cli_output import JsonOutput, Output, TextOutput
+from server.cli_engine import EngineRequest, make_scheduler
+from server.cli_output import Done, JsonPrinter, Printer, TextPrinter
 from server.errors import fail, user_errors
+from server.files import STDIN, read_text
 
-STDIN = "-"
 TURN, TURN_END = "<|im_start|>", "<|im_end|>"  # architecture 7.2
+ID = "generate"  # of the one request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,40 +45,54 @@ class GenerateOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """All that a run needs, checked. `shown` is what the user wrote, without template and BOS."""
+class Prompt:
+    """`shown` is what the user wrote, without template and BOS; `tools` are a chat's."""
 
-    engine: Engine
-    policy: WidthPolicy
-    tokenizer: Tokenizer
-    prompt_ids: tuple[int, ...]
+    ids: tuple[int, ...]
     shown: str
-    sampling: SamplingParams
+    tools: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(kw_only=True)
+class Job:
+    """All that a run needs, checked and queued; the steps of the answer that is running."""
+
+    scheduler: Scheduler
+    tokenizer: Tokenizer
+    prompt: Prompt
+    parses: bool  # a chat's answers, for --json
+    answers: int
+    steps: list[Step] = field(default_factory=list)
 
 
 def run(options: GenerateOptions) -> None:
     """Generate and print. Raises typer.Exit: 2 for a user's mistake, 1 for a failure."""
     with user_errors():
         job = prepare(options)
-        output = _output(options)
-    output.start(job.shown)
-    steps: list[Step] = []
-    start = time.perf_counter()
-    try:
-        for step in generate(
-            *(job.engine, job.prompt_ids, job.sampling),
-            policy=job.policy,
-            tokenizer=job.tokenizer,
-        ):
-            output.step(step, step.pieces)
-            steps.append(step)
-    except EngineError as error:
-        raise fail(error, 1) from error
-    output.end(summarise(len(job.prompt_ids), steps), time.perf_counter() - start)
+        printer = _printer(options)
+    printer.start(job.prompt.shown)
+    while not job.scheduler.idle:
+        for output in job.scheduler.step():
+            show(output, job, printer)
+
+
+def show(output: Output, job: Job, printer: Printer) -> None:
+    """One slot: an answer has ended before the next one begins."""
+    end = output.end
+    if end is not None and end.reason == "failed":
+        raise fail(EngineError(end.message), 1)
+    assert output.step is not None, "nothing cancels here"
+    if not job.steps:
+        printer.begin(output.index, job.answers)
+    printer.step(output)
+    job.steps.append(output.step)
+    if end is not None:
+        printer.end(_done(output, job))
+        job.steps = []
 
 
 def prepare(options: GenerateOptions) -> Job:
-    """Open the checkpoint, encode the prompt and make an engine just large enough for the request.
+    """Open the checkpoint, encode the prompt, make an engine just large enough, queue the request.
 
     Raises ValueError or OSError with what the user has to change.
     """
@@ -88,15 +104,21 @@ def prepare(options: GenerateOptions) -> Job:
     tokenizer = Tokenizer.open(
         options.checkpoint, vocab_size=config.vocab_size, bos_id=config.bos_id
     )
-    text, shown = _prompt_text(options, tokenizer)
-    prompt_ids = tokenizer.encode(text)
-    context = len(prompt_ids) + options.sampling.max_tokens
+    prompt = _prompt(options, tokenizer)
+    context = len(prompt.ids) + options.sampling.max_tokens
     if context > config.max_positions:
         raise ValueError(
-            f"{len(prompt_ids)} prompt tokens and --max-tokens {options.sampling.max_tokens} "
+            f"{len(prompt.ids)} prompt tokens and --max-tokens {options.sampling.max_tokens} "
             f"do not fit the model's {config.max_positions} positions"
         )
-    engine, policy = make_engine(
+    if parses := options.json and options.chat is not None:
+        Markers.of(tokenizer, tools=bool(prompt.tools))  # there are none: better now than later
+    sampling, grammars = _constrained(options, tokenizer, prompt), None
+    if sampling.constraint is not None:
+        from runtime.grammar import Grammars
+
+        grammars = Grammars(tokenizer, eos_ids=config.stop_ids)
+    scheduler = make_scheduler(
         config,
         weights,
         EngineRequest(
@@ -107,47 +129,68 @@ def prepare(options: GenerateOptions) -> Job:
             draft_tokens=options.draft_tokens,
             context=context,
         ),
-    )
-    check_request(engine, prompt_ids, options.sampling)
-    return Job(
-        engine=engine,
-        policy=policy,
         tokenizer=tokenizer,
-        prompt_ids=tuple(prompt_ids),
-        shown=shown,
-        sampling=options.sampling,
+        grammars=grammars,
+    )
+    scheduler.submit(Request(id=ID, prompt=prompt.ids, params=sampling))
+    return Job(
+        scheduler=scheduler,
+        tokenizer=tokenizer,
+        prompt=prompt,
+        parses=parses,
+        answers=sampling.n,
     )
 
 
-def _prompt_text(options: GenerateOptions, tokenizer: Tokenizer) -> tuple[str, str]:
-    """(text for the model, what to show of it)."""
+def _prompt(options: GenerateOptions, tokenizer: Tokenizer) -> Prompt:
     if options.prompt is not None:
-        text = _read(STDIN) if options.prompt == STDIN else options.prompt
-        return text, text
+        text = read_text(STDIN) if options.prompt == STDIN else options.prompt
+        return Prompt(ids=tuple(tokenizer.encode(text)), shown=text)
+    from runtime.chat import ChatTemplate, parse_chat
+
     assert options.chat is not None, "checked by prepare"
-    chat = parse_chat(_read(options.chat))
+    chat = parse_chat(read_text(options.chat))
     special_tokens = {"bos_token": tokenizer.bos_token}
     template = ChatTemplate.open(options.checkpoint, special_tokens=special_tokens)
     text = template.render(chat)
     # The last two turns as the model sees them: what was said, and how the answer is opened.
     *_, last, answer = ("", *text.split(TURN))
-    return text, last.replace(TURN_END, "\n") + answer
+    shown = last.replace(TURN_END, "\n") + answer
+    return Prompt(ids=tuple(tokenizer.encode(text)), shown=shown, tools=chat.tools)
 
 
-def _read(source: str) -> str:
-    """The text of a file, or of stdin for "-"."""
-    data = sys.stdin.buffer.read() if source == STDIN else Path(source).read_bytes()
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        name = "stdin" if source == STDIN else source
-        raise ValueError(f"{name} is not UTF-8 text: {error.reason} at {error.start}") from error
+def _constrained(options: GenerateOptions, tokenizer: Tokenizer, prompt: Prompt) -> SamplingParams:
+    """In a chat that begins with thinking a constraint is for what follows."""
+    params = options.sampling
+    if params.constraint is None or options.chat is None:
+        return params
+    thinks = Markers.of(tokenizer, tools=False).starts_thinking(prompt.ids)
+    constraint = dataclasses.replace(params.constraint, after_reasoning=thinks)
+    return dataclasses.replace(params, constraint=constraint)
 
 
-def _output(options: GenerateOptions) -> Output:
+def _done(last: Output, job: Job) -> Done:
+    assert last.end is not None
+    parsed = None
+    if job.parses:
+        parser = AnswerParser(
+            job.tokenizer,
+            request_id=f"{ID}-{last.index}",
+            prompt_ids=job.prompt.ids,
+            tools=job.prompt.tools,
+        )
+        parsed = parser.whole(
+            [token for step in job.steps for token in step.token_ids],
+            "".join(piece for step in job.steps for piece in step.pieces),
+        )
+    summary = summarise(len(job.prompt.ids), job.steps)
+    return Done(index=last.index, end=last.end, summary=summary, parsed=parsed)
+
+
+def _printer(options: GenerateOptions) -> Printer:
     if options.json:
-        return JsonOutput()
-    return TextOutput(
+        return JsonPrinter(many=options.sampling.n > 1)
+    return TextPrinter(
         Console(soft_wrap=True),
         draft_tokens=3 if options.draft_tokens is None else options.draft_tokens,
     )

@@ -10,8 +10,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from graphs.footprint import Footprint
 from graphs.inspect import Report, TpOption
 from graphs.sku import RESERVE, Fit
+from graphs.state import BLOCK
 from server.errors import printable
 
 
@@ -47,11 +49,18 @@ def _summary(report: Report) -> Table:
     table.add_row(
         "size", f"{size(report.bytes)} in {report.tensors:,} tensors, {report.files} files"
     )
-    state = report.state
-    table.add_row(
-        "state", f"{size(state.per_token)} a token and {size(state.per_sequence)} a sequence"
-    )
+    token = size(round(report.state.per_block / BLOCK))
+    table.add_row("state", f"{token} a token and {size(report.state.per_sequence)} a sequence")
+    for sized in report.sizes:
+        table.add_row("", _sized(sized))
     return table
+
+
+def _sized(sized: Footprint) -> str:
+    """One line: what an engine allocates, and what a prefix cache has beside it."""
+    many = f"{sized.sequences} sequences" if sized.sequences > 1 else "one sequence"
+    tails = f", prefix cache {size(sized.tails)} more" if sized.tails else ""
+    return f"{size(sized.state)} for {many} of {sized.context:,} tokens{tails}"
 
 
 def _mtp(report: Report) -> Text:

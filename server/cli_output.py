@@ -5,35 +5,54 @@ who proposed it (the MTP layer of that depth, or the backbone's own sampling), a
 altered except that a terminal gets no control characters.
 """
 
+import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rich.console import Console
 from rich.segment import Segment, Segments
 from rich.style import Style
 
-from runtime.request import Step, Summary
+from runtime.answer import End, Output
+from runtime.logprobs import TokenLogprobs
+from runtime.parsers.answer import Answer
+from runtime.request import Summary
 from server.errors import printable
 
 # Foreground colours that read on dark and light terminals; sampled tokens keep the terminal's own.
 DEPTH_STYLES = ("green", "cyan", "magenta")
 
 
-class Output(Protocol):
-    """Where the steps of one request go, in order."""
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """One answer that is over; `parsed` where it answers a chat."""
+
+    index: int
+    end: End
+    summary: Summary
+    parsed: Answer | None = None
+
+    @property
+    def seconds(self) -> float:
+        """From the slot to the end."""
+        return self.end.numbers.total_s - self.end.numbers.queued_s
+
+
+class Printer(Protocol):
+    """Where the steps of one request go: answer after answer, each from its beginning on."""
 
     def start(self, prompt: str) -> None: ...
 
-    def step(self, step: Step, pieces: Sequence[str]) -> None:
-        """`pieces` is the text of each of step.token_ids."""
-        ...
+    def begin(self, index: int, answers: int) -> None: ...
 
-    def end(self, summary: Summary, seconds: float) -> None: ...
+    def step(self, output: Output) -> None: ...
+
+    def end(self, done: Done) -> None: ...
 
 
-class TextOutput:
+class TextPrinter:
     """For people: the prompt, the tokens as they come, and a closing line."""
 
     def __init__(self, console: Console, *, draft_tokens: int) -> None:
@@ -45,13 +64,19 @@ class TextOutput:
             self._legend()
         self._write(prompt, "dim")
 
-    def step(self, step: Step, pieces: Sequence[str]) -> None:
-        for index, piece in enumerate(pieces):
-            self._write(piece, self._styles[index] if index < step.accepted else None)
+    def begin(self, index: int, answers: int) -> None:
+        if index:
+            self._write(f"\nanswer {index + 1} of {answers}\n\n", "dim")
 
-    def end(self, summary: Summary, seconds: float) -> None:
+    def step(self, output: Output) -> None:
+        assert output.step is not None
+        for index, piece in enumerate(output.step.pieces):
+            accepted = index < output.step.accepted
+            self._write(piece, self._styles[index] if accepted else None)
+
+    def end(self, done: Done) -> None:
         self._write("\n\n", None)
-        self._write(closing_line(summary, seconds) + "\n", "dim")
+        self._write(closing_line(done) + "\n", "dim")
 
     def _legend(self) -> None:
         self._write("sampled by the backbone", None)
@@ -69,41 +94,67 @@ class TextOutput:
             self._console.print(Segments([segment]), end="", crop=False)
 
 
-class JsonOutput:
-    """For programs: one object a step, then one object with the counts."""
+class JsonPrinter:
+    """For programs: one object a step, then one object with the counts; with several answers each
+    has its `index`."""
+
+    def __init__(self, *, many: bool) -> None:
+        self._many = many
 
     def start(self, prompt: str) -> None:
         """Nothing: the caller knows its prompt."""
 
-    def step(self, step: Step, pieces: Sequence[str]) -> None:
-        self._line(
-            token_ids=step.token_ids,
-            text="".join(pieces),
-            drafted=step.drafted,
-            accepted=step.accepted,
-        )
+    def begin(self, index: int, answers: int) -> None:
+        """Nothing: each object says which answer it is of."""
 
-    def end(self, summary: Summary, seconds: float) -> None:
-        self._line(
-            done=True,
-            finish_reason=summary.finish_reason,
-            prompt_tokens=summary.prompt_tokens,
-            completion_tokens=summary.completion_tokens,
-            steps=summary.steps,
-            tokens_per_step=summary.tokens_per_step,
-            acceptance_by_position=summary.acceptance_by_position,
-            seconds=seconds,
-        )
+    def step(self, output: Output) -> None:
+        step = output.step
+        assert step is not None
+        fields: dict[str, Any] = {
+            "token_ids": step.token_ids,
+            "text": "".join(step.pieces),
+            "drafted": step.drafted,
+            "accepted": step.accepted,
+        }
+        if output.logprobs is not None:
+            fields["logprobs"] = [_logprobs(token) for token in output.logprobs]
+        self._line(output.index, fields)
 
-    def _line(self, **fields: Any) -> None:
-        sys.stdout.write(json.dumps(fields, ensure_ascii=False) + "\n")
+    def end(self, done: Done) -> None:
+        summary, numbers = done.summary, done.end.numbers
+        fields: dict[str, Any] = {
+            "done": True,
+            "finish_reason": summary.finish_reason,
+            "matched": done.end.matched,
+            "prompt_tokens": summary.prompt_tokens,
+            "cached_tokens": numbers.cached_tokens,
+            "completion_tokens": summary.completion_tokens,
+            "steps": summary.steps,
+            "tokens_per_step": summary.tokens_per_step,
+            "acceptance_by_position": summary.acceptance_by_position,
+            "prefill_seconds": numbers.prefill_s,
+            "decode_seconds": numbers.decode_s,
+            "seconds": done.seconds,
+        }
+        if done.parsed is not None:
+            fields |= dataclasses.asdict(done.parsed)
+        self._line(done.index, fields)
+
+    def _line(self, index: int, fields: dict[str, Any]) -> None:
+        which = {"index": index} if self._many else {}
+        sys.stdout.write(json.dumps(which | fields, ensure_ascii=False) + "\n")
         sys.stdout.flush()
 
 
-def closing_line(summary: Summary, seconds: float) -> str:
+def _logprobs(token: TokenLogprobs) -> dict[str, Any]:
+    top = [{"token_id": other, "logprob": logprob} for other, logprob in token.top]
+    return {"token_id": token.token, "logprob": token.logprob, "top": top}
+
+
+def closing_line(done: Done) -> str:
     """Tokens, speed, tokens a step and how often the draft of each depth was accepted."""
+    summary, seconds = done.summary, done.seconds
     count = summary.completion_tokens
-    reason = {"stop": "the model ended its answer", "length": "--max-tokens reached"}
     parts = [
         f"{count} token{'s' if count != 1 else ''} in {seconds:.2f} s",
         f"{count / seconds:.1f} tokens a second",
@@ -113,4 +164,12 @@ def closing_line(summary: Summary, seconds: float) -> str:
     if summary.acceptance_by_position:
         rates = " ".join(f"{rate:.2f}" for rate in summary.acceptance_by_position)
         parts.append(f"accepted by position {rates}")
-    return " | ".join([*parts, reason[summary.finish_reason]])
+    return " | ".join([*parts, _reason(done)])
+
+
+def _reason(done: Done) -> str:
+    if done.summary.finish_reason == "length":
+        return "--max-tokens reached"
+    if isinstance(done.end.matched, str):
+        return "a --stop text came"
+    return "the model ended its answer"

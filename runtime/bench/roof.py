@@ -5,13 +5,14 @@ sample reads every byte of the buffer once a pass, each thread a part of its own
 fastest pass; samples are taken between other measurements, because a machine's speed drifts.
 """
 
+import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
 BYTES = 512 * 2**20
-PASSES = 3
+PASSES = 5
 
 
 class ReadSpeed:
@@ -29,11 +30,11 @@ class ReadSpeed:
         return sum(part.nbytes for part in self._parts)
 
     def sample(self) -> float:
-        """Bytes a second of the fastest of a few passes."""
+        """Bytes a second, the median of a few passes: as the steps beside it are measured."""
         before = torch.get_num_threads()
         torch.set_num_threads(1)  # one core a reader, instead of a team for each
         try:
-            seconds = min(self._pass() for _ in range(PASSES))
+            seconds = statistics.median(self._pass() for _ in range(PASSES))
         finally:
             torch.set_num_threads(before)
         return self.nbytes / seconds

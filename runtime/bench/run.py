@@ -51,7 +51,8 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One width at one batch, over all rounds. `length`: tokens committed a step and slot."""
+    """One width at one batch, over all rounds. `length`: tokens committed a step and slot; `roof`:
+    the memory's speed just before each round's steps, bytes a second."""
 
     width: int
     batch: int
@@ -59,13 +60,13 @@ class Case:
     reads: tuple[Reads, ...]
     distinct: tuple[float, ...]
     step_s: list[float] = field(default_factory=list)  # medians, one a round
+    roof: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
     options: Options
     cases: tuple[Case, ...]
-    roof: tuple[float, ...]  # bytes a second
     prefill_s: tuple[float, ...]  # of `prefix` rows, one entry a prompt
     kinds: Mapping[int, tuple[KindTime, ...]]  # by width, batch 1
     host_s: Mapping[int, float]  # by width, batch 1: a step outside the engine's programs
@@ -123,24 +124,21 @@ def measure(subject: Subject, options: Options, progress: Progress) -> Result:
         for batch in options.batches
         for width in options.widths
     ]
-    roof: list[float] = []
     prefill_s: list[float] = []
     with ReadSpeed(options.threads) as memory:
         for number in range(options.rounds):
             for index in range(len(cases)):
                 case = cases[(index + number) % len(cases)]
-                roof.append(memory.sample())
+                case.roof.append(memory.sample())
                 prefill_s += _run(engines[case.width], case, tracks, options)
             progress(f"round {number + 1} of {options.rounds}")
         kinds, host_s = {}, {}
         for width, engine in engines.items():
             kinds[width] = _profile(subject, engine, tracks[:1], width, options)
             host_s[width] = host(subject, width, options)
-            roof.append(memory.sample())
     return Result(
         options=options,
         cases=tuple(cases),
-        roof=tuple(roof),
         prefill_s=tuple(prefill_s),
         kinds=kinds,
         host_s=host_s,

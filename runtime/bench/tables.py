@@ -36,8 +36,12 @@ def spread(values: Sequence[float], digits: int) -> str:
 
 
 def roof(result: Result) -> float:
-    """Bytes a second."""
-    return statistics.median(result.roof)
+    """Bytes a second, over all cases and rounds."""
+    return statistics.median(roofs(result))
+
+
+def roofs(result: Result) -> list[float]:
+    return [sample for case in result.cases for sample in case.roof]
 
 
 def step_seconds(case: Case) -> float:
@@ -48,8 +52,12 @@ def tokens_per_second(case: Case) -> float:
     return case.batch * case.length / step_seconds(case)
 
 
-def memory_share(result: Result, case: Case) -> float:
-    return step_bytes(case.reads) / step_seconds(case) / roof(result)
+def memory_share(case: Case) -> float:
+    """Round by round: the machine's memory is not always equally quick."""
+    size = step_bytes(case.reads)
+    return statistics.median(
+        size / seconds / speed for seconds, speed in zip(case.step_s, case.roof, strict=True)
+    )
 
 
 def plain(result: Result, batch: int) -> Case | None:
@@ -72,7 +80,7 @@ def tables(result: Result) -> list[Table]:
 
 
 def _decode(result: Result) -> Table:
-    speed = spread([sample / GB for sample in result.roof], 1)
+    speed = spread([sample / GB for sample in roofs(result)], 1)
     return Table(
         title=f"Decode; memory is read at {speed} GB/s",
         columns=(
@@ -94,7 +102,7 @@ def _decode_row(result: Result, case: Case) -> tuple[str, ...]:
         f"{tokens_per_second(case):.1f}",
         f"{distinct:.1f}",
         f"{step_bytes(case.reads) / MB:.0f}",
-        f"{memory_share(result, case):.2f}",
+        f"{memory_share(case):.2f}",
         *(f"{ratio:.2f}" for ratio in compared or ()),
         *([] if compared else ["", ""]),
     )
@@ -151,7 +159,7 @@ def to_json(result: Result) -> dict[str, Any]:
     """Seconds, bytes and bytes a second, unrounded."""
     return {
         "options": vars(result.options),
-        "memory_bytes_per_second": list(result.roof),
+        "memory_bytes_per_second": roofs(result),
         "prefill_rows": result.options.prefix,
         "prefill_seconds": list(result.prefill_s),
         "host_seconds": {str(width): value for width, value in result.host_s.items()},
@@ -164,7 +172,7 @@ def to_json(result: Result) -> dict[str, Any]:
                 "tokens_per_second": tokens_per_second(case),
                 "distinct_experts": list(case.distinct),
                 "bytes": step_bytes(case.reads),
-                "memory_share": memory_share(result, case),
+                "memory_share": memory_share(case),
             }
             for case in result.cases
         ],

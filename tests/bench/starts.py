@@ -46,7 +46,9 @@ def run(say: Callable[[str], object]) -> list[Section]:
 
 def start_section(runs: Sequence[Run]) -> Section:
     first = [run["first_token_s"] for run in runs]
+    loaded = [run["loaded_token_s"] for run in runs]
     rows = (
+        ("opening checkpoint and artifact to the first token", spread(loaded, 2)),
         ("starting Python to the first token", spread(first, 2)),
         (
             f"starting Python to the end of {GENERATED} tokens",
@@ -61,7 +63,10 @@ def start_section(runs: Sequence[Run]) -> Section:
             f"built, in a fresh process {len(runs)} times."
         ),
         tables=(Table(title="Start", columns=("", "seconds"), rows=rows),),
-        numbers={"first_token_s": statistics.median(first)},
+        numbers={
+            "first_token_s": statistics.median(first),
+            "loaded_token_s": statistics.median(loaded),
+        },
     )
 
 

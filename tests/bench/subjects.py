@@ -40,10 +40,14 @@ def subject(folder: Path, say: Callable[[str], object]) -> Subject:
 
 
 def built(
-    folder: Path, say: Callable[[str], object], *, compiler: str = "inductor"
+    folder: Path,
+    say: Callable[[str], object],
+    *,
+    compiler: str = "inductor",
+    plan: EnginePlan | None = None,
 ) -> tuple[Subject, Artifact]:
     """The checkpoint's weights and the programs that run them on THREADS threads; the artifact."""
-    plan = SYNTHETIC_PLAN if folder == SYNTHETIC else PLAN
+    plan = plan or (SYNTHETIC_PLAN if folder == SYNTHETIC else PLAN)
     checkpoint = Checkpoint.open(folder)
     weights = checkpoint.load()
     artifact = find_or_build(

@@ -48,7 +48,7 @@ def numbers(result: Result) -> dict[str, float]:
     gain = tokens_per_second(wide) / tokens_per_second(plain)
     allowed = wide.length * step_bytes(plain.reads) / step_bytes(wide.reads)
     return {
-        "plain_memory_share": memory_share(result, plain),
+        "plain_memory_share": memory_share(plain),
         "width_4_time_over_bytes": times / sizes,
         "gain": gain,
         "gain_of_allowed": gain / allowed,

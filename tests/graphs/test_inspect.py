@@ -22,21 +22,24 @@ GIB = 2**30
 
 # Run alone, so that the peak is this work's and not the test session's.
 PROBE = """
-import json, resource, sys, time
+import json, re, sys, time
 from pathlib import Path
 from graphs.checkpoint import Checkpoint
 from graphs.inspect import inspect_checkpoint
+def peak():  # of this program; getrusage would count the session that started it
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", status)[1])
 start = time.perf_counter()
 checkpoint = Checkpoint.open(Path(sys.argv[1]))
 report = inspect_checkpoint(checkpoint)
 seconds = time.perf_counter() - start
-inspected = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+inspected = peak()
 layer = checkpoint.load_layer(5).feed_forward
 value = layer.down.dequantise(351)
 print(json.dumps({
     "seconds": seconds,
     "inspected": inspected,
-    "loaded": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    "loaded": peak(),
     "down": list(layer.down.weight.shape),
     "value": [*value.shape, float(value.abs().max())],
     "report": report.to_json(),
@@ -79,7 +82,10 @@ def test_full_size_report(full_size: Path) -> None:
     assert (report.experts, report.experts_per_token, report.mtp_layers) == (352, 8, 3)
     assert (report.context, report.vision, report.missing_mtp) == (1048576, True, ())
     # Architecture 3.10.
-    assert report.state == StateCost(per_token=70656 + 736, per_sequence=72 * 512 * 3072)
+    tables = 2 * 2 * 8  # a column of two tables, the scratch row included
+    assert report.state.per_block == 64 * (70656 + 736) + tables
+    # 72 layers with 14 blocks in the circle and one of scratch each, and what is no cache.
+    assert 72 * 15 * 64 * 3072 < report.state.per_sequence < 72 * 17 * 64 * 3072
     assert [option.tp for option in report.tp if not option.obstacles] == [1, 2, 4]
     # 584.6 G expert parameters; about 27 G active with the embedding row's table.
     experts = sum(g.parameters for g in report.groups if g.name == "routed experts")
@@ -208,16 +214,19 @@ def test_b9_every_width_that_does_not_divide_is_named() -> None:
 def test_state_splits_by_kv_heads_but_summaries_do_not() -> None:
     config = Checkpoint.open(GOLDEN / "bf16").config
     one, two = state_cost(config, 1), state_cost(config, 2)
-    summaries = 2 * 32 // 8
-    assert one.per_token == 2 * (2 * 2 * 24 * 2) + summaries
-    assert two.per_token == 2 * (2 * 1 * 24 * 2) + summaries
-    assert one.per_sequence == 2 * two.per_sequence == 9 * 16 * (2 * 2 * 24 * 2)
+    fixed = 64 * 2 * 32 // 8 + 2 * 2 * 8  # summaries, and a column of each table
+    assert one.per_block == 64 * 2 * (2 * 2 * 24 * 2) + fixed
+    assert two.per_block == 64 * 2 * (2 * 1 * 24 * 2) + fixed
+    # 9 layers with a circle and a scratch block of 64 positions; history and sampling are whole.
+    circle = 9 * (6 + 1) * 64 * (2 * 2 * 24 * 2)
+    scratch = 64 * 2 * (2 * 2 * 24 * 2)
+    assert one.per_sequence - two.per_sequence == (circle + scratch) // 2
 
 
 def test_fit_is_what_is_left_beside_weights_and_windows() -> None:
     sku = Sku(name="small", memory=1_000_000)
-    cost = StateCost(per_token=100, per_sequence=20_000)
-    assert fit(sku, 1, weights=800_000, cost=cost).kv_tokens == 1000
+    cost = StateCost(per_block=6400, per_sequence=20_000)
+    assert fit(sku, 1, weights=800_000, cost=cost).kv_tokens == 1000_00 // 6400 * 64 - 4
     assert fit(sku, 1, weights=900_000, cost=cost).kv_tokens == 0
 
 

@@ -173,7 +173,7 @@ def test_everything_is_measured_in_every_round(result: Result) -> None:
     ]
     assert {len(case.step_s) for case in result.cases} == {2}
     assert len(result.prefill_s) == 2 * (1 + 1 + 2 + 2)
-    assert len(result.roof) == 2 * 4 + 2
+    assert {len(case.roof) for case in result.cases} == {2}
     assert list(result.kinds) == list(result.host_s) == [1, 3]
     for case in result.cases:
         rows = case.width * case.batch
@@ -184,13 +184,13 @@ def test_everything_is_measured_in_every_round(result: Result) -> None:
 
 
 def test_what_is_shown_follows_from_what_was_measured(result: Result) -> None:
-    fast = Case(width=1, batch=2, length=1, reads=result.cases[0].reads, distinct=(), step_s=[0.5])
-    slow = Case(width=4, batch=2, length=3, reads=result.cases[1].reads, distinct=(), step_s=[2.0])
-    lone = Case(width=1, batch=1, length=1, reads=slow.reads, distinct=(), step_s=[9.0])
+    first, second = (case.reads for case in result.cases[:2])
+    fast = Case(width=1, batch=2, length=1, reads=first, distinct=(), step_s=[0.5], roof=[2e6])
+    slow = Case(width=4, batch=2, length=3, reads=second, distinct=(), step_s=[2.0], roof=[1e6])
+    lone = Case(width=1, batch=1, length=1, reads=second, distinct=(), step_s=[9.0], roof=[3e6])
     some = Result(
         options=OPTIONS,
         cases=(lone, fast, slow),
-        roof=(1e6, 3e6, 2e6),
         prefill_s=(1.0,),
         kinds={},
         host_s={1: 5e-5},
@@ -198,7 +198,7 @@ def test_what_is_shown_follows_from_what_was_measured(result: Result) -> None:
     size, more = (sum(part.total for part in case.reads) for case in (fast, slow))
     assert tokens_per_second(fast) == 4
     assert tokens_per_second(slow) == 3
-    assert memory_share(some, fast) == pytest.approx(size / 0.5 / 2e6)
+    assert memory_share(fast) == pytest.approx(size / 0.5 / 2e6)
     assert ratios(some, slow) == (4.0, more / size)
     decode = tables(some)[0]
     assert [row[7:] for row in decode.rows][2][1:] == ("4.00", f"{more / size:.2f}")

@@ -12,7 +12,6 @@ from runtime.engine import Engine, EngineError
 from runtime.generate import generate
 from runtime.request import SamplingParams, Step
 from runtime.tokenizer import Tokenizer
-from server import cli_generate
 from server.cli import app
 from tests.runtime.test_tokenizer import TOKENIZER
 from tests.server.tiny_checkpoint import write_checkpoint
@@ -62,8 +61,9 @@ def test_json_lines_are_the_steps(checkpoint: Path, draft_tokens: int) -> None:
     assert done["prompt_tokens"] == len(TOKENIZER.encode(PROMPT))
     assert len(done["acceptance_by_position"]) == draft_tokens
     assert set(done) == {
-        *("done", "finish_reason", "prompt_tokens", "completion_tokens", "steps"),
-        *("tokens_per_step", "acceptance_by_position", "seconds"),
+        *("done", "finish_reason", "matched", "prompt_tokens", "cached_tokens"),
+        *("completion_tokens", "steps", "tokens_per_step", "acceptance_by_position"),
+        *("prefill_seconds", "decode_seconds", "seconds"),
     }
 
 
@@ -196,7 +196,7 @@ def test_a_failing_engine_is_exit_code_1_without_a_traceback(
     def failing(*_args: object, **_options: object) -> None:
         raise EngineError("the logits of a step are not numbers (NaN)")
 
-    monkeypatch.setattr(cli_generate, "generate", failing)
+    monkeypatch.setattr(Engine, "decode", failing)
     result = call("generate", checkpoint, "--prompt", "a")
     assert result.exit_code == 1
     assert result.stderr == "fourstep: error: the logits of a step are not numbers (NaN)\n"

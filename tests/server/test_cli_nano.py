@@ -34,3 +34,14 @@ def test_the_answer_does_not_depend_on_speculation() -> None:
 def test_a_tool_is_called() -> None:
     content = answer("tool.json").partition("</think>")[2]
     assert "<function=get_weather>\n<parameter=city>\nParis\n</parameter>" in content
+
+
+def test_answers_to_chats_are_parsed() -> None:
+    arguments = ["generate", "--chat", str(EXAMPLES / "tool.json"), "--json", *EAGER]
+    result = CliRunner().invoke(app, arguments)
+    done = json.loads(result.stdout.splitlines()[-1])
+    assert done["reasoning"]
+    assert not (done["content"] or "").strip()
+    [call] = done["tool_calls"]
+    assert call["name"] == "get_weather"
+    assert json.loads(call["arguments"]) == {"city": "Paris"}

@@ -1,13 +1,17 @@
 """Colours, legend, closing line and what a terminal is kept from."""
 
+import dataclasses
 import io
 import json
 
 import pytest
 from rich.console import Console
 
+from runtime.answer import End, Numbers, Output
+from runtime.logprobs import TokenLogprobs
+from runtime.parsers.answer import Answer, ToolCall
 from runtime.request import Step, Summary
-from server.cli_output import JsonOutput, TextOutput, closing_line
+from server.cli_output import Done, JsonPrinter, TextPrinter, closing_line
 
 GREEN, CYAN, MAGENTA, RESET = "\x1b[32m", "\x1b[36m", "\x1b[35m", "\x1b[0m"
 
@@ -21,33 +25,46 @@ SUMMARY = Summary(
 )
 
 
-def step(accepted: int, count: int) -> Step:
-    return Step(
-        token_ids=tuple(range(count)), drafted=(7, 8, 9), accepted=accepted, finish_reason=None
+def step(accepted: int, *pieces: str) -> Output:
+    made = Step(
+        token_ids=tuple(range(len(pieces))),
+        drafted=(7, 8, 9),
+        accepted=accepted,
+        finish_reason=None,
+        pieces=pieces,
     )
+    return Output(request_id="a", index=0, step=made)
 
 
-def terminal(draft_tokens: int = 3) -> tuple[TextOutput, io.StringIO]:
+def done(summary: Summary = SUMMARY, *, matched: int | str | None = 1, index: int = 0) -> Done:
+    numbers = Numbers(
+        prompt_tokens=5, cached_tokens=4, queued_s=0.25, first_token_s=0.5, total_s=0.75
+    )
+    end = End(reason=summary.finish_reason, numbers=numbers, matched=matched)
+    return Done(index=index, end=end, summary=summary)
+
+
+def terminal(draft_tokens: int = 3) -> tuple[TextPrinter, io.StringIO]:
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, color_system="standard", soft_wrap=True)
-    return TextOutput(console, draft_tokens=draft_tokens), file
+    return TextPrinter(console, draft_tokens=draft_tokens), file
 
 
 def test_each_token_has_the_colour_of_who_proposed_it() -> None:
     output, file = terminal()
-    output.step(step(accepted=3, count=4), ["one", "two", "three", "four"])
+    output.step(step(3, "one", "two", "three", "four"))
     assert file.getvalue() == (f"{GREEN}one{RESET}{CYAN}two{RESET}{MAGENTA}three{RESET}four")
 
 
 def test_a_rejected_draft_leaves_the_sampled_token_plain() -> None:
     output, file = terminal()
-    output.step(step(accepted=1, count=2), ["kept", "sampled"])
+    output.step(step(1, "kept", "sampled"))
     assert file.getvalue() == f"{GREEN}kept{RESET}sampled"
 
 
 def test_a_token_without_text_does_not_shift_the_colours() -> None:
     output, file = terminal()
-    output.step(step(accepted=2, count=3), ["", "\u4f60", "x"])
+    output.step(step(2, "", "\u4f60", "x"))
     assert file.getvalue() == f"{CYAN}\u4f60{RESET}x"
 
 
@@ -63,7 +80,7 @@ def test_the_legend_names_the_depths_in_use() -> None:
 @pytest.mark.parametrize("draft_tokens", [0, 3])
 def test_no_legend_without_colours_or_drafts(draft_tokens: int) -> None:
     file = io.StringIO()
-    TextOutput(Console(file=file), draft_tokens=draft_tokens).start("prompt")
+    TextPrinter(Console(file=file), draft_tokens=draft_tokens).start("prompt")
     output, coloured = terminal(draft_tokens=0)
     output.start("prompt")
     assert file.getvalue() == "prompt"
@@ -72,20 +89,28 @@ def test_no_legend_without_colours_or_drafts(draft_tokens: int) -> None:
 
 def test_control_characters_do_not_reach_a_terminal() -> None:
     output, file = terminal()
-    output.step(step(accepted=0, count=2), ["\x1b]0;title\x07", "a\tb\nc\r\x9b"])
+    output.step(step(0, "\x1b]0;title\x07", "a\tb\nc\r\x9b"))
     assert file.getvalue() == "\ufffd]0;title\ufffda\tb\nc\ufffd\ufffd"
 
 
 def test_text_for_a_file_is_not_altered() -> None:
     file = io.StringIO()
-    TextOutput(Console(file=file), draft_tokens=3).step(
-        step(accepted=0, count=1), ["[bold]\t" + "long " * 100 + ":smile: \U0001f600"]
-    )
-    assert file.getvalue() == "[bold]\t" + "long " * 100 + ":smile: \U0001f600"
+    text = "[bold]\t" + "long " * 100 + ":smile: \U0001f600"
+    TextPrinter(Console(file=file), draft_tokens=3).step(step(0, text))
+    assert file.getvalue() == text
+
+
+def test_answers_after_the_first_are_named() -> None:
+    file = io.StringIO()
+    printer = TextPrinter(Console(file=file), draft_tokens=3)
+    printer.begin(0, 3)
+    assert file.getvalue() == ""
+    printer.begin(1, 3)
+    assert file.getvalue() == "\nanswer 2 of 3\n\n"
 
 
 def test_closing_line() -> None:
-    assert closing_line(SUMMARY, 0.5) == (
+    assert closing_line(done()) == (
         "9 tokens in 0.50 s | 18.0 tokens a second | 2.67 tokens a step"
         " | accepted by position 1.00 0.50 0.25 | the model ended its answer"
     )
@@ -100,19 +125,67 @@ def test_closing_line_of_a_single_token() -> None:
         tokens_per_step=0.0,
         acceptance_by_position=(),
     )
-    assert closing_line(summary, 0.5) == (
+    assert closing_line(done(summary)) == (
         "1 token in 0.50 s | 2.0 tokens a second | --max-tokens reached"
     )
 
 
+def test_closing_line_of_a_stop_text() -> None:
+    assert closing_line(done(matched="\n")).endswith(" | a --stop text came")
+
+
+def line(capsys: pytest.CaptureFixture[str]) -> str:
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == 1
+    return printed
+
+
 def test_json_text_is_readable_utf8(capsys: pytest.CaptureFixture[str]) -> None:
-    JsonOutput().step(step(accepted=1, count=2), ["\u4f60", "\U0001f600\n"])
-    line = capsys.readouterr().out
-    assert line.count("\n") == 1
-    assert "\u4f60\U0001f600" in line
-    assert json.loads(line) == {
+    JsonPrinter(many=False).step(step(1, "\u4f60", "\U0001f600\n"))
+    printed = line(capsys)
+    assert "\u4f60\U0001f600" in printed
+    assert json.loads(printed) == {
         "token_ids": [0, 1],
         "text": "\u4f60\U0001f600\n",
         "drafted": [7, 8, 9],
         "accepted": 1,
+    }
+
+
+def test_json_of_several_answers_says_which(capsys: pytest.CaptureFixture[str]) -> None:
+    printer = JsonPrinter(many=True)
+    printer.step(dataclasses.replace(step(0, "a"), index=2))
+    assert json.loads(line(capsys))["index"] == 2
+    printer.end(done(index=2))
+    assert json.loads(line(capsys))["index"] == 2
+
+
+def test_json_of_logprobs(capsys: pytest.CaptureFixture[str]) -> None:
+    told = TokenLogprobs(token=0, logprob=-1.5, top=((7, -0.5), (0, -1.5)))
+    JsonPrinter(many=False).step(dataclasses.replace(step(0, "a"), logprobs=(told,)))
+    top = [{"token_id": 7, "logprob": -0.5}, {"token_id": 0, "logprob": -1.5}]
+    assert json.loads(line(capsys))["logprobs"] == [{"token_id": 0, "logprob": -1.5, "top": top}]
+
+
+def test_json_of_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    call = ToolCall(id="generate-0-0", name="f", arguments="{}")
+    parsed = Answer(reasoning="hm", content=None, tool_calls=(call,), reasoning_tokens=3)
+    JsonPrinter(many=False).end(dataclasses.replace(done(), parsed=parsed))
+    assert json.loads(line(capsys)) == {
+        "done": True,
+        "finish_reason": "stop",
+        "matched": 1,
+        "prompt_tokens": 5,
+        "cached_tokens": 4,
+        "completion_tokens": 9,
+        "steps": 3,
+        "tokens_per_step": 8 / 3,
+        "acceptance_by_position": [1.0, 0.5, 0.25],
+        "prefill_seconds": 0.25,
+        "decode_seconds": 0.25,
+        "seconds": 0.5,
+        "reasoning": "hm",
+        "content": None,
+        "tool_calls": [{"id": "generate-0-0", "name": "f", "arguments": "{}"}],
+        "reasoning_tokens": 3,
     }

@@ -1,0 +1,252 @@
+"""The engine's own thread: requests come in from any thread, outputs go out as they are made.
+
+Knows one scheduler, which it has made on its thread, where torch is used and nowhere else. Does not
+know transports or event loops: outputs are handed to a callback that must not wait. Keeps true:
+each answer's outputs come in order and end once, whatever fails; a request or a cancellation that
+comes too late is refused or does nothing; nobody waits on a thread that is gone; with nothing to do
+the thread sleeps.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Protocol, Self
+
+from runtime.answer import End, Numbers, Output, Request
+from runtime.scheduler import Scheduler
+from runtime.streams import Stream
+
+Deliver = Callable[[Output], None]
+
+
+class ServiceClosedError(RuntimeError):
+    """The service takes no more requests, because it was told so."""
+
+
+class ServiceFailedError(RuntimeError):
+    """The service takes no more requests, because its engine failed; that is the cause."""
+
+
+class Observer(Protocol):
+    """Who is shown all that a service puts out, on its thread: runtime.metrics."""
+
+    def watch(self, scheduler: Scheduler) -> None: ...
+
+    def refused(self, error: Exception) -> None: ...
+
+    def seen(self, outputs: Sequence[Output]) -> None: ...
+
+
+class Submission:
+    """A request on its way. `admitted` is done once it is queued, or has what refused it:
+    ValueError, QueueFullError, ServiceClosedError, ServiceFailedError."""
+
+    def __init__(self, service: "Service", request: Request, deliver: Deliver) -> None:
+        self._service = service
+        self.request, self.deliver = request, deliver
+        self.admitted: Future[None] = Future()
+        self.open = set(range(request.params.n))  # answers that have not ended
+
+    def cancel(self) -> None:
+        """As Service.cancel, of this request and no other that has its id."""
+        self._service.drop(self)
+
+
+class Service:
+    """One scheduler, made by `factory` on the thread that will run it.
+
+    Returns when the scheduler is made, and raises what `factory` raised. As a context manager it
+    lets all answers finish, or cancels them where the block raised.
+    """
+
+    def __init__(
+        self, factory: Callable[[], Scheduler], *, observer: Observer | None = None
+    ) -> None:
+        self.fault: BaseException | None = None
+        self._observer = observer
+        self._closing = self._ended = False
+        self._lock = threading.Lock()  # of what says whether the inbox is still read
+        self._inbox: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._live: dict[str, Submission] = {}
+        made: Future[Scheduler] = Future()
+        self._thread = threading.Thread(
+            target=self._run, args=(factory, made), name="engine", daemon=True
+        )
+        self._thread.start()
+        self._scheduler = made.result()
+
+    def submit(self, request: Request) -> Stream:
+        """Queue a request; its outputs. Waits for the step that is running.
+
+        Raises ValueError for what can never run, QueueFullError, ServiceClosedError,
+        ServiceFailedError.
+        """
+        return Stream.open(self, request)
+
+    def send(self, request: Request, deliver: Deliver) -> Submission:
+        """As `submit`, without waiting: whether the request was refused is told by `admitted`.
+
+        `deliver` is called on the engine's thread with each output and must not wait; where it
+        raises, nobody listens any more, and the request is cancelled. Raises ServiceClosedError,
+        ServiceFailedError.
+        """
+        submission = Submission(self, request, deliver)
+        with self._lock:
+            self._check_open()
+            self._inbox.put(lambda: self._admit(submission))
+        return submission
+
+    def cancel(self, request_id: str) -> None:
+        """End a request in whatever state; its answers end as cancelled within a step. Does nothing
+        where there is no such request any more."""
+        self._post(lambda: self._scheduler.cancel(request_id))
+
+    def drop(self, submission: Submission) -> None:
+        """See Submission.cancel."""
+        self._post(lambda: self._drop(submission))
+
+    def close(self, grace: float | None = None) -> None:
+        """Take no more requests, let answers finish, cancel them after `grace` seconds (None:
+        never), end the thread. May be called again, from another thread too, with less grace."""
+        with self._lock:
+            self._closing = True
+        self._post(lambda: None)  # wakes it up
+        self._thread.join(grace)
+        self._post(self._cancel_all)
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(None if kind is None else 0)
+
+    def _check_open(self) -> None:
+        if self.fault is not None:
+            raise ServiceFailedError(_message(self.fault)) from self.fault
+        if self._closing:
+            raise ServiceClosedError("the service is closed")
+
+    def _post(self, command: Callable[[], object]) -> None:
+        with self._lock:
+            if not self._ended:
+                self._inbox.put(command)
+
+    # What follows runs on the engine's thread.
+
+    def _run(self, factory: Callable[[], Scheduler], made: Future[Scheduler]) -> None:
+        try:
+            scheduler = self._scheduler = factory()
+            if self._observer is not None:
+                self._observer.watch(scheduler)
+        except BaseException as error:
+            made.set_exception(error)
+            return
+        made.set_result(scheduler)
+        try:
+            while self._turn(scheduler):
+                pass
+        except BaseException as error:
+            self._fail(error)
+        finally:
+            with self._lock:
+                self._closing = self._ended = True
+            self._obey(wait=False)  # what came meanwhile is refused
+
+    def _turn(self, scheduler: Scheduler) -> bool:
+        """Some work; False when there will be none any more."""
+        self._obey(wait=scheduler.idle and not self._closing)
+        if scheduler.idle:
+            return not self._closing
+        self._hand_out(scheduler.step())
+        return True
+
+    def _obey(self, *, wait: bool) -> None:
+        """Run all commands that are there; if asked to, wait for one."""
+        try:
+            while True:
+                self._inbox.get(block=wait)()
+                wait = False
+        except Empty:
+            return
+
+    def _admit(self, submission: Submission) -> None:
+        if not submission.admitted.set_running_or_notify_cancel():
+            return  # whoever asked has left before it was their turn
+        try:
+            if self._ended:
+                self._check_open()
+            if (request_id := submission.request.id) in self._live:
+                raise ValueError(f"request id {request_id!r} is in use")  # its end is on the way
+            self._scheduler.submit(submission.request)
+        except Exception as error:  # nothing was queued: it is the request's, whatever it is
+            submission.admitted.set_exception(error)
+            if self._observer is not None:
+                self._observer.refused(error)
+            return
+        self._live[submission.request.id] = submission
+        submission.admitted.set_result(None)
+
+    def _drop(self, submission: Submission) -> None:
+        if self._live.get(submission.request.id) is submission:
+            self._scheduler.cancel(submission.request.id)
+
+    def _cancel_all(self) -> None:
+        for request_id in list(self._live):
+            self._scheduler.cancel(request_id)
+
+    def _hand_out(self, outputs: Sequence[Output]) -> None:
+        if self._observer is not None:
+            self._observer.seen(outputs)
+        for output in outputs:
+            self._deliver(output)
+
+    def _deliver(self, output: Output) -> None:
+        submission = self._live[output.request_id]
+        if output.end is not None:
+            submission.open.remove(output.index)
+        if not submission.open:
+            del self._live[output.request_id]
+        try:
+            submission.deliver(output)
+        except Exception:  # for example: its event loop is closed
+            submission.deliver = _nobody
+            submission.cancel()
+
+    def _fail(self, fault: BaseException) -> None:
+        """End everything: what the scheduler still can, then what is left."""
+        with self._lock:
+            self.fault = fault
+        message, outputs = _message(fault), []
+        try:
+            outputs = self._scheduler.fail_all(message)
+            if self._observer is not None:
+                self._observer.seen(outputs)
+        except Exception as error:
+            fault.add_note(f"and then: {type(error).__name__}: {error}")
+        for output in outputs:
+            self._deliver(output)
+        for submission in list(self._live.values()):
+            for index in sorted(submission.open):
+                self._deliver(_failed(submission, index, message))
+
+
+def _message(fault: BaseException) -> str:
+    return f"the engine failed: {type(fault).__name__}: {fault}"
+
+
+def _failed(submission: Submission, index: int, message: str) -> Output:
+    numbers = Numbers(prompt_tokens=len(submission.request.prompt))
+    end = End(reason="failed", numbers=numbers, message=message)
+    return Output(request_id=submission.request.id, index=index, end=end)
+
+
+def _nobody(output: Output) -> None:
+    """Nobody listens."""

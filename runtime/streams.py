@@ -1,0 +1,123 @@
+"""One request's outputs as they come, for a thread and for an event loop.
+
+Knows the service only through `send`. Keeps true: outputs come in order and none after the last
+answer's end; who stops listening cancels; nothing here makes the engine's thread wait, since what
+is not taken is kept, and a request's max_tokens bounds it.
+"""
+
+import asyncio
+from collections.abc import Callable
+from queue import SimpleQueue
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self
+
+from runtime.answer import Output, Request
+
+if TYPE_CHECKING:
+    from runtime.service import Submission
+
+
+class Sender(Protocol):
+    """A Service."""
+
+    def send(self, request: Request, deliver: Callable[[Output], None]) -> "Submission": ...
+
+
+class _Listener:
+    """What both streams know: the request, and how many of its answers have not ended."""
+
+    def __init__(self, submission: "Submission") -> None:
+        self._submission = submission
+        self._left = submission.request.params.n
+
+    def cancel(self) -> None:
+        """End the answers that have not ended; their ends still come."""
+        if self._left:
+            self._submission.cancel()
+
+    def _take(self, output: Output) -> Output:
+        self._left -= output.end is not None
+        return output
+
+
+class Stream(_Listener):
+    """Iterates over outputs, for one thread. As a context manager it cancels at the exit."""
+
+    def __init__(self, submission: "Submission", queue: SimpleQueue[Output]) -> None:
+        super().__init__(submission)
+        self._queue = queue
+
+    @classmethod
+    def open(cls, service: Sender, request: Request) -> "Stream":
+        """Raises as Service.submit."""
+        queue: SimpleQueue[Output] = SimpleQueue()
+        submission = service.send(request, queue.put)
+        try:
+            submission.admitted.result()
+        except BaseException:  # an interrupt too: then it may have been admitted
+            submission.cancel()
+            raise
+        return cls(submission, queue)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Output:
+        if not self._left:
+            raise StopIteration
+        return self._take(self._queue.get())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.cancel()
+
+
+class AsyncStream(_Listener):
+    """As Stream, for one task of an event loop."""
+
+    def __init__(self, submission: "Submission", queue: asyncio.Queue[Output]) -> None:
+        super().__init__(submission)
+        self._queue = queue
+
+    @classmethod
+    async def open(cls, service: Sender, request: Request) -> "AsyncStream":
+        """Raises as Service.submit."""
+        loop = asyncio.get_running_loop()
+        queue: asyncio.Queue[Output] = asyncio.Queue()
+
+        def deliver(output: Output) -> None:
+            loop.call_soon_threadsafe(queue.put_nowait, output)
+
+        submission = service.send(request, deliver)
+        try:
+            await asyncio.wrap_future(submission.admitted)
+        except BaseException:  # a cancelled task too: then it may have been admitted
+            submission.cancel()
+            raise
+        return cls(submission, queue)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Output:
+        if not self._left:
+            raise StopAsyncIteration
+        return self._take(await self._queue.get())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.cancel()

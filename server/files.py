@@ -1,0 +1,16 @@
+"""Texts that a user names: a file, or stdin for "-"."""
+
+import sys
+from pathlib import Path
+
+STDIN = "-"
+
+
+def read_text(source: str) -> str:
+    """Raises OSError, and ValueError naming the source where it is not UTF-8."""
+    data = sys.stdin.buffer.read() if source == STDIN else Path(source).read_bytes()
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        name = "stdin" if source == STDIN else source
+        raise ValueError(f"{name} is not UTF-8 text: {error.reason} at {error.start}") from error
