@@ -7,6 +7,7 @@ rolled back is as if it had never advanced.
 """
 
 import json
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from typing import Any
@@ -51,14 +52,19 @@ class Grammars:
         keep[sorted(eos_ids)] = 0
         self._keep = np.packbits(keep, bitorder="little").view(np.int32)
         self._compiled: OrderedDict[Constraint, llguidance.LLMatcher] = OrderedDict()
+        self._lock = threading.Lock()  # of what is kept; compiling holds it not
 
     def matcher(self, constraint: Constraint) -> "Matcher":
-        """A matcher at the beginning of the constraint. Raises GrammarError."""
-        compiled = self._compiled.pop(constraint, None) or self._compile(constraint)
-        self._compiled[constraint] = compiled
-        if len(self._compiled) > CACHED:
-            self._compiled.popitem(last=False)
-        return Matcher(compiled.deep_copy(), self._keep)
+        """A matcher at the beginning of the constraint. From any thread. Raises GrammarError."""
+        with self._lock:
+            compiled = self._compiled.get(constraint)
+        compiled = compiled or self._compile(constraint)
+        with self._lock:
+            self._compiled[constraint] = compiled
+            self._compiled.move_to_end(constraint)
+            if len(self._compiled) > CACHED:
+                self._compiled.popitem(last=False)
+            return Matcher(compiled.deep_copy(), self._keep)
 
     def _compile(self, constraint: Constraint) -> llguidance.LLMatcher:
         try:

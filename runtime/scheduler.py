@@ -78,37 +78,41 @@ class Scheduler:
         self._arrivals = self._turns = 0
         self._batches = sorted({batch for batch, _ in engine.shapes})
 
-    def submit(self, request: Request) -> None:
+    def prepare(self, request: Request) -> list[Answer]:
+        """Its answers, for `submit`. May be called from any thread: a constraint that takes long to
+        compile holds up nobody. Raises ValueError for what can never run."""
+        all_params = request.params.answers()
+        check_request(self.engine, request.prompt, request.params)
+        self.seats.check(len(request.prompt) + request.params.max_tokens)
+        if len(all_params) > self.limits.queued:
+            most = self.limits.queued
+            raise ValueError(f"n = {len(all_params)}: at most {most} answers may wait")
+        return [
+            self._make(
+                request,
+                params,
+                policy=self._policy(request.draft_tokens),
+                index=index,
+                asked_at=self._clock(),
+            )
+            for index, params in enumerate(all_params)
+        ]
+
+    def submit(self, request: Request, prepared: list[Answer] | None = None) -> None:
         """Queue all answers of a request.
 
         Raises ValueError for what can never run, QueueFullError when there is no place.
         """
         if request.id in self._answers:
             raise ValueError(f"request id {request.id!r} is in use")
-        all_params = request.params.answers()
-        check_request(self.engine, request.prompt, request.params)
-        self.seats.check(len(request.prompt) + request.params.max_tokens)
-        if len(all_params) > self.limits.queued:
-            raise ValueError(
-                f"n = {len(all_params)}: at most {self.limits.queued} answers may wait"
-            )
-        if len(self._queue) + len(all_params) > self.limits.queued:
+        made = self.prepare(request) if prepared is None else prepared
+        if len(self._queue) + len(made) > self.limits.queued:
             raise QueueFullError(
                 f"{len(self._queue)} answers wait, {self.limits.queued} may: try again later"
             )
-        made = []
-        for index, params in enumerate(all_params):
+        for answer in made:
             self._arrivals += 1
-            made.append(
-                self._make(
-                    request,
-                    params,
-                    policy=self._policy(request.draft_tokens),
-                    index=index,
-                    arrival=self._arrivals,
-                    asked_at=self._clock(),
-                )
-            )
+            answer.arrival = self._arrivals
         self._answers[request.id] = made
         self._queue.extend(made)
         self._queue.sort(key=lambda answer: answer.order)

@@ -14,11 +14,12 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Protocol, Self
 
-from runtime.answer import End, Numbers, Output, Request
+from runtime.answer import Answer, End, Numbers, Output, Request
 from runtime.scheduler import Scheduler
 from runtime.streams import Stream
 
 Deliver = Callable[[Output], None]
+Prepared = list[Answer] | Exception
 
 
 class ServiceClosedError(RuntimeError):
@@ -85,7 +86,9 @@ class Service:
         """
         return Stream.open(self, request)
 
-    def send(self, request: Request, deliver: Deliver) -> Submission:
+    def send(
+        self, request: Request, deliver: Deliver, prepared: Prepared | None = None
+    ) -> Submission:
         """As `submit`, without waiting: whether the request was refused is told by `admitted`.
 
         `deliver` is called on the engine's thread with each output and must not wait; where it
@@ -93,10 +96,19 @@ class Service:
         ServiceFailedError.
         """
         submission = Submission(self, request, deliver)
+        if prepared is None:
+            prepared = self.prepare(request)
         with self._lock:
             self._check_open()
-            self._inbox.put(lambda: self._admit(submission))
+            self._inbox.put(lambda: self._admit(submission, prepared))
         return submission
+
+    def prepare(self, request: Request) -> Prepared:
+        """What takes long of a request with a constraint, on the caller's thread."""
+        try:
+            return self._scheduler.prepare(request)
+        except Exception as error:  # the request's, whatever it is: it is refused in its turn
+            return error
 
     def cancel(self, request_id: str) -> None:
         """End a request in whatever state; its answers end as cancelled within a step. Does nothing
@@ -183,7 +195,7 @@ class Service:
         except Empty:
             return
 
-    def _admit(self, submission: Submission) -> None:
+    def _admit(self, submission: Submission, prepared: Prepared) -> None:
         if not submission.admitted.set_running_or_notify_cancel():
             return  # whoever asked has left before it was their turn
         try:
@@ -191,7 +203,9 @@ class Service:
                 self._check_open()
             if (request_id := submission.request.id) in self._live:
                 raise ValueError(f"request id {request_id!r} is in use")  # its end is on the way
-            self._scheduler.submit(submission.request)
+            if isinstance(prepared, Exception):
+                raise prepared
+            self._scheduler.submit(submission.request, prepared)
         except Exception as error:  # nothing was queued: it is the request's, whatever it is
             submission.admitted.set_exception(error)
             if self._observer is not None:

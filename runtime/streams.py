@@ -14,13 +14,20 @@ from typing import TYPE_CHECKING, Protocol, Self
 from runtime.answer import Output, Request
 
 if TYPE_CHECKING:
-    from runtime.service import Submission
+    from runtime.service import Prepared, Submission
 
 
 class Sender(Protocol):
     """A Service."""
 
-    def send(self, request: Request, deliver: Callable[[Output], None]) -> "Submission": ...
+    def send(
+        self,
+        request: Request,
+        deliver: Callable[[Output], None],
+        prepared: "Prepared | None" = None,
+    ) -> "Submission": ...
+
+    def prepare(self, request: Request) -> "Prepared": ...
 
 
 class _Listener:
@@ -95,7 +102,10 @@ class AsyncStream(_Listener):
         def deliver(output: Output) -> None:
             loop.call_soon_threadsafe(queue.put_nowait, output)
 
-        submission = service.send(request, deliver)
+        # Compiling a constraint must not hold up the loop, and may be given up half way.
+        slow = request.params.constraint is not None
+        prepared = await asyncio.to_thread(service.prepare, request) if slow else None
+        submission = service.send(request, deliver, prepared)
         try:
             await asyncio.wrap_future(submission.admitted)
         except BaseException:  # a cancelled task too: then it may have been admitted

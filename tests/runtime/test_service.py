@@ -110,8 +110,12 @@ def test_a_refused_request_raises_for_who_submitted_it(service: Service) -> None
 
 def test_a_full_queue_refuses() -> None:
     with Service(lambda: scheduler(queued=2)) as service:
+        gate = threading.Event()
+        service._post(gate.wait)
+        waiting = [service.send(request(name, n=1), lambda _: None) for name in "acd"]
+        gate.set()
         with pytest.raises(QueueFullError, match="2 may"):
-            service.submit(request("a", n=3))
+            waiting[-1].admitted.result()
         assert told(service.submit(request("b", 1))) == alone(1)[0]
 
 
