@@ -48,7 +48,7 @@ def busy() -> tuple[Scheduler, Metrics, list[Output]]:
     outputs: list[Output] = []
     for turn in range(2):
         for seed in range(4):
-            made.submit(request(f"{turn}.{seed}", seed, n=draw.choice((1, 2)), max_tokens=60))
+            made.submit(request(f"{turn}.{seed}", seed, max_tokens=60))
         for _ in range(6):
             news = made.step()
             metrics.seen(news)
@@ -125,10 +125,10 @@ def test_steps_by_shape(busy: tuple[Scheduler, Metrics, list[Output]]) -> None:
             value(metrics, "fourstep_steps_total", batch=batch, width=width, drafted=drafted)
             for drafted in ("true", "false")
         )
-        for batch, width in itertools.product("12", "12")
+        for batch, width in itertools.product("12", "1234")
     }
     assert sum(counted.values()) == sum(made.engine.steps.values())
-    assert counted["2", "2"] > 0
+    assert counted["2", "4"] > 0
     entries = sum(int(batch) * count for (batch, _), count in counted.items())
     assert entries >= sum(end.numbers.steps for end in ends_of(outputs))
 
