@@ -16,6 +16,7 @@ from torch import Tensor
 
 from graphs.config import LayerConfig, ModelConfig
 from graphs.history import History, make_history
+from graphs.pages import zeros
 from graphs.sampling import SamplingState, make_sampling
 from graphs.trees import nbytes_of
 
@@ -86,18 +87,18 @@ def make_state(
     def pool(layer: LayerConfig) -> KvPool:
         blocks = 1 + (full_blocks if layer.attention == "full" else sliding_blocks)
         shape = (blocks, BLOCK, layer.kv_heads, layer.head_dim)
-        k, v = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
+        k, v = (zeros(*shape, dtype=dtype, device=device) for _ in range(2))
         return KvPool(k=k, v=v)
 
     def indexer(layer: LayerConfig) -> IndexerState | None:
         if layer.attention != "full" or config.sparse is None:
             return None
         width, regions = config.sparse.proxy_dim, BLOCK // config.sparse.region
-        summary = torch.zeros(1 + full_blocks, regions, width, device=device)
-        ring = torch.zeros(slots + 1, RING, width, dtype=torch.bfloat16, device=device)
-        return IndexerState(
-            summary=summary.to(torch.float8_e4m3fn), ring_k=ring, ring_z=ring.clone()
+        summary = zeros(
+            *(1 + full_blocks, regions, width), dtype=torch.float8_e4m3fn, device=device
         )
+        ring = torch.zeros(slots + 1, RING, width, dtype=torch.bfloat16, device=device)
+        return IndexerState(summary=summary, ring_k=ring, ring_z=ring.clone())
 
     drafting = config.mtp_layers[:draft_tokens]
     table = torch.zeros(slots + 1, -(-context // BLOCK), dtype=torch.int64, device=device)

@@ -24,6 +24,9 @@ from runtime.stop import Scanner
 from runtime.tokenizer import Tokenizer
 from runtime.width import WidthPolicy
 
+# Turns that an answer with a slot waits for those of better priority, at most.
+PATIENCE = 16
+
 EndReason = Literal["stop", "length", "cancelled", "deadline", "failed"]
 
 
@@ -196,10 +199,10 @@ class Answer:
         """Who comes first."""
         return self.request.priority, self.arrival
 
-    @property
-    def turn(self) -> tuple[int, int, int]:
-        """Who is next among those that take turns."""
-        return self.request.priority, self.served, self.arrival
+    def turn(self, now: int) -> tuple[bool, int, int, int]:
+        """Who is next at turn `now` among those that take turns: of whom has waited too long, or
+        else of the first priority, the one that was served longest ago."""
+        return now - self.served < PATIENCE, self.request.priority, self.served, self.arrival
 
     @property
     def filled(self) -> int:
@@ -223,6 +226,13 @@ class Answer:
         ended = self.decoding.take(committed, position, drafted=drafted)
         self.computed = position + len(committed.tokens)
         return self._emit(committed, drafts, ended)
+
+    def set_back(self) -> None:
+        """Its slot was taken: what it has said stands, and is run again in another one."""
+        self.computed = 0
+        self.decoding.set_back()
+        self.prompt_logprobs.clear()
+        self.numbers.preemptions += 1
 
     def told(self, engine: Engine, start: int, rows: int) -> None:
         """The engine has just run `rows` of the prompt: their logprobs, if asked for."""

@@ -32,6 +32,10 @@ class Decoding:
         """The prompt was run in `slot`, with this result."""
         self._slot, self._drafts, self.unseen = slot, committed.drafts, 0
 
+    def set_back(self) -> None:
+        """The slot was taken; `begin` comes again."""
+        self._slot, self._drafts, self.unseen = -1, (), 0
+
     def turn(self, token: int, position: int) -> Turn:
         """The step from the last committed token, at `position`."""
         self._wanted = self.policy.drafts()

@@ -9,6 +9,7 @@ with its text.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import torch
 
@@ -17,15 +18,17 @@ from graphs.history import HISTORY
 from graphs.plan import MAX_WIDTH
 from graphs.state import BLOCK, SCRATCH_BLOCK, KvPool, State
 from runtime.pools import PoolSizes
-from runtime.prefix import Node, PrefixCache
+from runtime.prefix import Node, PrefixCache, Sliding
+
+Owner = TypeVar("Owner", Node, Sliding)
 
 
 @dataclass
-class _Block:
-    """A mapped block: a node's, or the slot's own."""
+class _Block(Generic[Owner]):
+    """A mapped block: the cache's, with its owner there, or the slot's own."""
 
     number: int
-    node: Node | None = None
+    owner: Owner | None = None
 
 
 @dataclass
@@ -35,12 +38,14 @@ class _Map:
     positions run, `advance` has nothing to do."""
 
     key: bytes
-    full: list[_Block] = field(default_factory=list)
-    sliding: dict[int, _Block] = field(default_factory=dict)
+    full: list[_Block[Node]] = field(default_factory=list)
+    sliding: dict[int, _Block[Sliding]] = field(default_factory=dict)
     known: int = 0
     whole_from: int = 0
     idle_until: int = 0
-    lasting: range = range(0)  # sliding blocks that the end of the prompt sees
+    expected: int = 1  # positions that it was let in for
+    # Sliding blocks that the end of the prompt sees, or that the text went on from.
+    lasting: set[int] = field(default_factory=set)
 
 
 class Memory:
@@ -66,7 +71,7 @@ class Memory:
         windows = [layer.window or 0 for layer in layers]
         # The rows that are run again behind a boundary look back a window each.
         self._sight = max(windows) + depths
-        self.cache = PrefixCache(sizes, seen=-(-self._sight // BLOCK))
+        self.cache = PrefixCache(sizes, seen=-(-self._sight // BLOCK), depths=depths)
         self._sliding = [
             pool for pool, layer in zip(state.layers, layers, strict=True) if layer.window
         ]
@@ -80,20 +85,20 @@ class Memory:
         assert slot not in self._maps
         cache = self.cache
         made = self._maps[slot] = _Map(key=cache.root(salt))
-        nodes = cache.match(tokens, salt) if reuse else []
-        made.lasting = cache.sight(len(tokens) // BLOCK)
+        nodes, seen = cache.match(tokens, salt) if reuse else ([], {})
+        made.lasting = {*cache.sight(len(tokens) // BLOCK), *seen}
         if not nodes:
             return 0
         for node in nodes:
             cache.use(node)
             made.full.append(_Block(node.full, node))
-        for index in cache.sight(len(nodes)):
-            node = nodes[index]
-            assert node.sliding is not None
-            cache.use_sliding(node)
-            made.sliding[index] = _Block(node.sliding, node)
-        made.key, made.known = nodes[-1].key, len(nodes)
-        if not self._own_last(made, len(nodes) - 1):
+        for index, sliding in seen.items():
+            cache.use_sliding(sliding)
+            made.sliding[index] = _Block(sliding.block, sliding)
+        # The last one is looked at again when its copy is whole.
+        made.known = len(nodes) - 1
+        made.key = nodes[-2].key if made.known else made.key
+        if not self._own_last(made, made.known):
             self.close(slot, tokens, 0, 0)
             return self.open(slot, tokens, salt, reuse=False)
         self._write_tables(slot, made)
@@ -107,10 +112,16 @@ class Memory:
         return PoolSizes(full=full, sliding=min(full, -(-live // BLOCK) + 1))
 
     def fits(self, slot: int, positions: int) -> bool:
-        """Whether the pools have what the slot still needs for its first `positions` positions."""
-        made, needed = self._maps[slot], self.needed(positions)
-        full = needed.full - len(made.full) <= self.cache.full.available
-        return full and needed.sliding - len(made.sliding) <= self.cache.sliding.available
+        """Whether the pools have what the slot still needs for its first `positions` positions,
+        beside what others that were asked about do."""
+        self._maps[slot].expected = positions
+        full = sliding = 0
+        for made in self._maps.values():
+            needed = self.needed(made.expected)
+            if len(made.full) < needed.full:
+                full += needed.full - len(made.full)
+                sliding += max(0, needed.sliding - len(made.sliding))
+        return full <= self.cache.full.available and sliding <= self.cache.sliding.available
 
     def reserve(self, slot: int, positions: int) -> bool:
         """Map blocks for the first `positions` positions; False if the pools have too few."""
@@ -136,8 +147,8 @@ class Memory:
         made = self._maps[slot]
         if computed < made.idle_until:
             return
-        while (made.known + 1) * BLOCK <= filled:
-            self._publish(slot, made, tokens, computed, whole=True)
+        while (made.known + 1) * BLOCK <= self._settled(tokens, computed, filled):
+            self._publish(slot, made, tokens, computed, filled)
         needed = self._needed_from(computed, filled)
         for index in [index for index in made.sliding if (index + 1) * BLOCK <= needed]:
             self._release(made, index)
@@ -153,15 +164,14 @@ class Memory:
         """The slot's text is over; what is whole of it stays in the cache."""
         made = self._maps[slot]
         while (made.known + 1) * BLOCK <= computed:
-            whole = (made.known + 1) * BLOCK <= filled
-            self._publish(slot, made, tokens, computed, whole=whole)
+            self._publish(slot, made, tokens, computed, filled)
         for index in sorted(made.sliding, reverse=True):
             self._release(made, index, lasting=True)
         for block in reversed(made.full):
-            if block.node is None:
+            if block.owner is None:
                 self.cache.full.give(block.number)
             else:
-                self.cache.leave(block.node)
+                self.cache.leave(block.owner)
         self._state.full_table[slot] = SCRATCH_BLOCK
         self._state.sliding_table[slot] = SCRATCH_BLOCK
         del self._maps[slot]
@@ -177,16 +187,23 @@ class Memory:
         full = [block for made in maps for block in made.full]
         sliding = [block for made in maps for block in made.sliding.values()]
         nodes = list(cache.nodes())
-        for node in nodes:
-            assert node.users == sum(block.node is node for block in full)
-            assert node.sliding_users == sum(block.node is node for block in sliding)
+        kept = [sliding for node in nodes for sliding in node.sliding]
+        for owners, mapped in ((nodes, full), (kept, sliding)):
+            for owner in owners:
+                assert owner.users == sum(block.owner is owner for block in mapped)
+        assert all(one.node.users >= one.users for one in kept)
         for pool, mapped, owned in (
             (cache.full, full, [node.full for node in nodes]),
-            (cache.sliding, sliding, [node.sliding for node in nodes if node.sliding]),
+            (cache.sliding, sliding, [one.block for one in kept]),
         ):
-            own = [block.number for block in mapped if block.node is None]
+            own = [block.number for block in mapped if block.owner is None]
             numbers = [*own, *owned, *pool.free]
             assert sorted(numbers) == list(range(1, pool.size + 1)), "a block is lost or doubled"
+
+    def _settled(self, tokens: Sequence[int], computed: int, filled: int) -> int:
+        """Positions whose MTP rows are final: what they look ahead to was not a draft."""
+        known = len(tokens) if filled == computed else filled + 1
+        return min(filled, known - self._depths)
 
     def _needed_from(self, computed: int, filled: int) -> int:
         """The first position whose sliding block may still be read or written."""
@@ -198,48 +215,56 @@ class Memory:
         return again + 2 * self._depths + self._sight + MAX_WIDTH
 
     def _publish(
-        self, slot: int, made: _Map, tokens: Sequence[int], computed: int, *, whole: bool
+        self, slot: int, made: _Map, tokens: Sequence[int], computed: int, filled: int
     ) -> None:
         """The next whole block of the slot's text becomes a node, or completes one."""
         cache, index = self.cache, made.known
-        made.key = cache.next_key(made.key, tokens[index * BLOCK : (index + 1) * BLOCK])
+        end = (index + 1) * BLOCK
+        made.key = cache.next_key(made.key, tokens[index * BLOCK : end])
         made.known += 1
         node, block = cache.get(made.key), made.full[index]
         if node is None:
-            node = block.node = cache.add(made.key, index, block.number)
-        end = (index + 1) * BLOCK
-        sliding = made.sliding.get(index)
-        if not whole or sliding is None or sliding.node is not None:
+            node = block.owner = cache.add(made.key, index, block.number)
+        elif block.owner is None:  # somebody else's holds the same
+            cache.use(node)
+            cache.full.give(block.number)
+            made.full[index] = _Block(node.full, node)
+            self._state.full_table[slot, index] = node.full
+        if end > filled or index * BLOCK < made.whole_from:
             return
-        if node.sliding is not None or made.whole_from > index * BLOCK:
-            return
-        if self._depths and computed + MAX_WIDTH - (end - self._depths) > HISTORY:
-            return  # the history has forgotten the rows before the end
-        cache.lend(node, sliding.number)
-        sliding.node, node.resumable = node, True
-        places = self._places(end)
-        if self._state.history is not None and self._depths:
-            self._tails[node.full] = self._state.history.hidden[slot, places]
+        settled = end <= self._settled(tokens, computed, filled)
+        self._lend(made, node, tuple(tokens[end : end + self._depths]) if settled else None)
+        # Else the history has forgotten the rows before the end.
+        if computed + MAX_WIDTH - (end - self._depths) <= HISTORY and not node.resumable:
+            node.resumable = True
+            if self._state.history is not None and self._depths:
+                self._tails[node.full] = self._state.history.hidden[slot, self._places(end)]
+
+    def _lend(self, made: _Map, node: Node, ahead: tuple[int, ...] | None) -> None:
+        """The slot's own sliding block becomes the node's, if it has none as good."""
+        mapped = made.sliding.get(node.index)
+        if mapped is not None and mapped.owner is None and node.find(ahead) is None:
+            mapped.owner = self.cache.lend(node, mapped.number, ahead)
 
     def _release(self, made: _Map, index: int, *, lasting: bool = False) -> None:
         block = made.sliding.pop(index)
-        if block.node is None:
+        if block.owner is None:
             self.cache.sliding.give(block.number)
         else:
-            self.cache.leave_sliding(block.node, first=not lasting and index not in made.lasting)
+            self.cache.leave_sliding(block.owner, first=not lasting and index not in made.lasting)
 
     def _own_last(self, made: _Map, index: int) -> bool:
         """The rows before the end are run again with other tokens ahead of them, which writes MTP
         keys: into a copy."""
         shared = made.sliding[index]
-        assert shared.node is not None
+        assert shared.owner is not None
         if not self._depths:
             return True
         if (block := self.cache.sliding.take()) is None:
             return False
         for pool in self._sliding:
             _copy(pool, shared.number, block)
-        self.cache.leave_sliding(shared.node)
+        self.cache.leave_sliding(shared.owner)
         made.sliding[index] = _Block(block)
         return True
 

@@ -10,7 +10,7 @@ import hashlib
 import os
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from graphs.state import BLOCK
 from runtime.pools import Pool, PoolSizes
@@ -18,26 +18,42 @@ from runtime.pools import Pool, PoolSizes
 
 @dataclass(eq=False, kw_only=True)
 class Node:
-    """A whole block of a text: its block of the full pool and, as long as it is kept, of the
-    sliding pool. `resumable`: the state behind its end is stored too, so a text can go on there,
-    if the sliding blocks that it sees are kept as well."""
+    """A whole block of a text: its block of the full pool and, as long as they are kept, some of
+    the sliding pool. `resumable`: the state behind its end is stored too, so a text can go on
+    there, if the sliding blocks that it sees are kept as well."""
 
     key: bytes
     index: int  # which block of its text
     full: int
-    sliding: int | None = None
+    sliding: list["Sliding"] = field(default_factory=list)
     resumable: bool = False
     users: int = 0  # slots that map the full block
-    sliding_users: int = 0  # slots that map the sliding block
+
+    def find(self, ahead: tuple[int, ...] | None) -> "Sliding | None":
+        """The sliding block for a text that goes on with these tokens; None: any one."""
+        return next((s for s in self.sliding if ahead is None or s.ahead == ahead), None)
+
+
+@dataclass(eq=False, kw_only=True)
+class Sliding:
+    """A node's block of the sliding pool. The last MTP rows in it have seen the tokens behind the
+    block: these, or if `ahead` is None others that did not stay. A text that goes on with other
+    tokens has to run these rows again."""
+
+    node: Node
+    block: int
+    ahead: tuple[int, ...] | None
+    users: int = 0  # slots that map it; they map the node's full block as well
 
 
 class PrefixCache:
-    """`seen`: how many sliding blocks, its own included, a text reads that goes on behind one."""
+    """`seen`: how many sliding blocks, its own included, a text reads that goes on behind one;
+    `depths`: how many tokens ahead an MTP row looks."""
 
-    def __init__(self, sizes: PoolSizes, *, seen: int) -> None:
+    def __init__(self, sizes: PoolSizes, *, seen: int, depths: int) -> None:
         self.full: Pool[Node] = Pool(sizes.full, self._forget)
-        self.sliding: Pool[Node] = Pool(sizes.sliding, self._forget_sliding)
-        self._seen = seen
+        self.sliding: Pool[Sliding] = Pool(sizes.sliding, self._forget_sliding)
+        self._seen, self._depths = seen, depths
         self._nodes: dict[bytes, Node] = {}
         # Keys cannot be made to collide by someone who does not know the secret.
         self._secret = os.urandom(16)
@@ -55,9 +71,9 @@ class PrefixCache:
         text = key + array("q", tokens).tobytes()
         return hashlib.blake2b(text, digest_size=16, key=self._secret).digest()
 
-    def match(self, tokens: Sequence[int], salt: str) -> list[Node]:
+    def match(self, tokens: Sequence[int], salt: str) -> tuple[list[Node], dict[int, Sliding]]:
         """The nodes of the longest prefix of `tokens`, less the last one, that a slot can go on
-        from."""
+        from, and the sliding blocks that it then sees, by place."""
         nodes: list[Node] = []
         key = self.root(salt)
         for start in range(0, len(tokens) - BLOCK, BLOCK):
@@ -65,9 +81,11 @@ class PrefixCache:
             if (node := self._nodes.get(key)) is None:
                 break
             nodes.append(node)
-        while nodes and not self._resumes(nodes):
+        while nodes:
+            if nodes[-1].resumable and (seen := self._sees(nodes, tokens)) is not None:
+                return nodes, seen
             nodes.pop()
-        return nodes
+        return [], {}
 
     def sight(self, count: int) -> range:
         """The sliding blocks that a text reads behind its first `count` blocks."""
@@ -82,10 +100,11 @@ class PrefixCache:
         node = self._nodes[key] = Node(key=key, index=index, full=full, users=1)
         return node
 
-    def lend(self, node: Node, sliding: int) -> None:
+    def lend(self, node: Node, block: int, ahead: tuple[int, ...] | None) -> Sliding:
         """A slot's sliding block becomes the node's, with the slot as its user."""
-        assert node.sliding is None
-        node.sliding, node.sliding_users = sliding, 1
+        sliding = Sliding(node=node, block=block, ahead=ahead, users=1)
+        node.sliding.append(sliding)
+        return sliding
 
     def use(self, node: Node) -> None:
         if node.users == 0:
@@ -97,17 +116,16 @@ class PrefixCache:
         if node.users == 0:
             self.full.rest(node)
 
-    def use_sliding(self, node: Node) -> None:
-        assert node.sliding is not None
-        if node.sliding_users == 0:
-            self.sliding.wake(node)
-        node.sliding_users += 1
+    def use_sliding(self, sliding: Sliding) -> None:
+        if sliding.users == 0:
+            self.sliding.wake(sliding)
+        sliding.users += 1
 
-    def leave_sliding(self, node: Node, *, first: bool = False) -> None:
+    def leave_sliding(self, sliding: Sliding, *, first: bool = False) -> None:
         """`first`: as in Pool.rest."""
-        node.sliding_users -= 1
-        if node.sliding_users == 0:
-            self.sliding.rest(node, first=first)
+        sliding.users -= 1
+        if sliding.users == 0:
+            self.sliding.rest(sliding, first=first)
 
     def clear(self) -> None:
         """Forget what nobody uses."""
@@ -115,27 +133,37 @@ class PrefixCache:
             self.full.wake(node)
             self.full.give(self._forget(node))
         for node in self._nodes.values():
-            if node.sliding is not None and node.sliding_users == 0:
-                self.sliding.wake(node)
-                self.sliding.give(self._forget_sliding(node))
+            self._forget_all_sliding(node)
 
     def nodes(self) -> Iterator[Node]:
         return iter(self._nodes.values())
 
-    def _resumes(self, nodes: Sequence[Node]) -> bool:
-        seen = self.sight(len(nodes))
-        return nodes[-1].resumable and all(nodes[i].sliding is not None for i in seen)
+    def _sees(self, nodes: Sequence[Node], tokens: Sequence[int]) -> dict[int, Sliding] | None:
+        """The sliding blocks of a text that goes on behind the nodes; None if one is not kept."""
+        found: dict[int, Sliding] = {}
+        for index in self.sight(len(nodes)):
+            end = (index + 1) * BLOCK
+            # The last rows of the last block are run again in any case.
+            last = index == len(nodes) - 1
+            sliding = nodes[index].find(None if last else tuple(tokens[end : end + self._depths]))
+            if sliding is None:
+                return None
+            found[index] = sliding
+        return found
 
     def _forget(self, node: Node) -> int:
-        assert node.users == node.sliding_users == 0
+        assert node.users == 0
         del self._nodes[node.key]
-        if node.sliding is not None:
-            self.sliding.wake(node)
-            self.sliding.give(self._forget_sliding(node))
+        self._forget_all_sliding(node)
+        assert not node.sliding, "a slot uses a sliding block of a node that it does not use"
         return node.full
 
-    def _forget_sliding(self, node: Node) -> int:
-        assert node.sliding is not None
-        assert node.sliding_users == 0
-        block, node.sliding = node.sliding, None
-        return block
+    def _forget_all_sliding(self, node: Node) -> None:
+        for sliding in [sliding for sliding in node.sliding if sliding.users == 0]:
+            self.sliding.wake(sliding)
+            self.sliding.give(self._forget_sliding(sliding))
+
+    def _forget_sliding(self, sliding: Sliding) -> int:
+        assert sliding.users == 0
+        sliding.node.sliding.remove(sliding)
+        return sliding.block

@@ -88,6 +88,10 @@ class Scheduler:
         all_params = request.params.answers()
         check_request(self.engine, request.prompt, request.params)
         self.seats.check(len(request.prompt) + request.params.max_tokens)
+        if len(all_params) > self.limits.queued:
+            raise ValueError(
+                f"n = {len(all_params)}: at most {self.limits.queued} answers may wait"
+            )
         if len(self._queue) + len(all_params) > self.limits.queued:
             raise QueueFullError(
                 f"{len(self._queue)} answers wait, {self.limits.queued} may: try again later"
@@ -157,6 +161,7 @@ class Scheduler:
             if not self.seats.open(answer):
                 return  # it waits for blocks, and nobody overtakes it
             self._move(answer, Phase.LOADING)
+            answer.served = self._turns
             if not answer.numbers.preemptions:
                 answer.numbers.cached_tokens = answer.computed
                 answer.numbers.queued_s = self._clock() - answer.asked_at
@@ -165,7 +170,7 @@ class Scheduler:
         """One chunk of the prompt of whoever was served longest ago."""
         if not self._loading:
             return
-        answer = min(self._loading, key=lambda a: a.turn)
+        answer = min(self._loading, key=lambda a: a.turn(self._turns))
         answer.served = self._turns
         left = len(answer.tokens) - answer.computed
         most = self.limits.chunk_rows if self._running else self.engine.plan.prefill[-1]
@@ -194,7 +199,8 @@ class Scheduler:
     def _decode(self) -> None:
         """One step of those that were served longest ago, as many as a batch takes."""
         batch: list[tuple[Answer, Turn]] = []
-        for answer in sorted(self._running, key=lambda a: a.turn)[: self._batches[-1]]:
+        by_turn = sorted(self._running, key=lambda a: a.turn(self._turns))
+        for answer in by_turn[: self._batches[-1]]:
             # One that is no longer running gave its blocks to one before it.
             if answer.phase is Phase.RUNNING and self._reserve(
                 answer, len(answer.tokens) + MAX_WIDTH - 1
@@ -285,7 +291,6 @@ class Scheduler:
     def _preempt(self, answer: Answer) -> None:
         """Back to the queue with what it has said so far, to be run again from there."""
         self.seats.close(answer)
-        answer.computed = 0
-        answer.numbers.preemptions += 1
+        answer.set_back()
         self._move(answer, Phase.QUEUED)
         self._queue.sort(key=lambda a: a.order)

@@ -61,17 +61,21 @@ class Seats:
 
     def advance(self, answer: Answer) -> None:
         """The answer's `computed` and `filled` have changed."""
-        if answer.decoding.skipped_to is not None:
-            self.memory.skipped(answer.slot, answer.decoding.skipped_to)
-            answer.decoding.skipped_to = None
+        self._tell_skipped(answer)
         self.memory.advance(answer.slot, answer.tokens, answer.computed, answer.filled)
 
     def close(self, answer: Answer) -> None:
         """Take the slot and the blocks back; whole blocks stay in the cache."""
         if answer.slot < 0:
             return
+        self._tell_skipped(answer)
         # Rows behind the end were run too, but are nobody's text.
         computed = min(answer.computed, len(answer.tokens))
         self.memory.close(answer.slot, answer.tokens, computed, min(answer.filled, computed))
         self._free.append(answer.slot)
         answer.slot = -1
+
+    def _tell_skipped(self, answer: Answer) -> None:
+        if answer.decoding.skipped_to is not None:
+            self.memory.skipped(answer.slot, answer.decoding.skipped_to)
+            answer.decoding.skipped_to = None

@@ -145,6 +145,14 @@ def read_bandwidth(tensor: torch.Tensor) -> float:
     return tensor.nbytes / read(tensor.data_ptr(), tensor.nbytes)
 
 
+def dot_speed(rows: int, width: int, regions: int) -> float:
+    """Dot products a second of `width` elements in the kernels' own arithmetic, as many as scoring
+    `regions` regions for `rows` heads takes, with all operands in the cache."""
+    dot = _library().fourstep_dot_seconds
+    dot.restype, dot.argtypes = ctypes.c_double, (ctypes.c_int64,) * 3
+    return rows * regions / dot(rows, width, regions)
+
+
 _LIBRARIES = ("-ltorch", "-ltorch_cpu", "-lc10", "-lpthread")
 
 

@@ -175,6 +175,35 @@ BARS = (
         most=True,
         digits=3,
     ),
+    Bar(
+        measure="sparse attention at 1,048,576 positions over 8,192, synthetic model",
+        section="long",
+        number="attention_1m_over_8k",
+        limit=1.10,
+        unit=" x",
+        most=True,
+    ),
+    Bar(
+        measure="scoring of 1,048,576 positions: share of the roof of dot products and memory",
+        section="long",
+        number="scoring_of_roof",
+        limit=0.5,
+    ),
+    Bar(
+        measure="state of 1,048,576 positions: bytes off what inspect predicts",
+        section="long",
+        number="state_error",
+        limit=0.03,
+        most=True,
+        digits=4,
+    ),
+    Bar(
+        measure="step5-nano decodes with a context of so many positions",
+        section="long",
+        number="nano_positions",
+        limit=1048576,
+        digits=0,
+    ),
 )
 
 

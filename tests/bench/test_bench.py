@@ -146,5 +146,8 @@ def test_a_section_that_does_not_exist_is_named() -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "memory-speed: the sections are synthetic, nano, build, start, requests" in done.stderr
+    assert (
+        "memory-speed: the sections are synthetic, nano, build, start, requests, long"
+        in done.stderr
+    )
     assert done.stdout == ""

@@ -141,13 +141,17 @@ class Attend {
     return piece.padded - first < kBlockOctets ? piece.padded - first : kBlockOctets;
   }
 
-  // The keys or values of the block that begins at `first`.
+  // The keys or values of the block that begins at `first`, octets in turn; none past the end.
   Ahead ahead(const void* pool, int64_t first) const {
     Ahead next;
     next.bytes = job.width * sizeof(X);
-    for (int64_t o = first; o < first + octets(first); ++o)
+    if (first >= piece.padded) return next;
+    for (int64_t o = 0; o < octets(first); ++o) {
+      const X* from = octet(pool, first + o);
       for (int i = 0; i < kOctet; ++i)
-        next.rows[next.count++] = (const char*)(octet(pool, o) + i * job.groups * job.width);
+        next.rows[i * octets(first) + o] = (const char*)(from + i * job.groups * job.width);
+    }
+    next.count = octets(first) * kOctet;
     return next;
   }
 

@@ -30,7 +30,7 @@ inline uint8_t to_e4m3(float x) {
 }
 
 // Sixteen rows of `width` codes, each a column of B in words of bf16: words<bf16>(width) steps.
-inline void pack_codes_across(const uint8_t* const (&rows)[kLanes], int64_t width, float* b,
+inline void pack_codes_across(const uint8_t* const* rows, int64_t width, float* b,
                               int64_t b_stride) {
 #if defined(__AVX512BF16__)
   const __m512i low_0 = _mm512_load_si512(kTables.e4m3_low);

@@ -48,3 +48,6 @@ struct RegionsJob {
 
 FS_KERNEL(update_summaries, (const SummariesJob& job), (job))
 FS_KERNEL(select_regions, (const RegionsJob& job), (job))
+// As many dot products of `width` elements as scoring `regions` regions for `rows` heads of rows
+// takes, of operands that are ready in the cache: what scoring cannot be faster than.
+FS_KERNEL(dot_products, (int64_t rows, int64_t width, int64_t regions), (rows, width, regions))

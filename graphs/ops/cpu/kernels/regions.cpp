@@ -14,8 +14,9 @@ namespace fs::FS_ISA {
 namespace {
 
 constexpr int64_t kRowsAtOnce = 8;
-constexpr int64_t kTile = kLanes * kColumnTile;  // regions packed at a time
-constexpr int64_t kTilesAtOnce = 8;
+constexpr int64_t kTileVectors = 2;
+constexpr int64_t kTile = kLanes * kTileVectors;  // regions packed at a time: half the first cache
+constexpr int64_t kTilesAtOnce = 16;
 constexpr int64_t kHeadsAtOnce = 16;
 
 struct Run {
@@ -71,31 +72,38 @@ void weigh(const RegionsJob& job, const Run& run, int64_t first, const float* do
   }
 }
 
-// The summary of a region; of the last one where there is none.
-const uint8_t* summary(const RegionsJob& job, const Run& run, int64_t region) {
-  if (region >= run.longest) region = run.longest - 1;
-  int64_t per_block = job.regions_a_block();
-  int64_t block = job.places.blocks(run.begin)[region / per_block];
-  return job.summary + (block * per_block + region % per_block) * job.width;
+// The summaries of a tile's regions; past the last region, that one again.
+void locate(const RegionsJob& job, const Run& run, int64_t tile, const uint8_t** rows) {
+  int64_t per_block = job.regions_a_block(), first = tile * kTile;
+  int64_t block = first / per_block, at = first % per_block;  // once: a division is slow
+  for (int64_t i = 0; i < kTile; ++i) {
+    if (first + i >= run.longest) {
+      rows[i] = rows[i - 1];
+      continue;
+    }
+    int64_t place = job.places.blocks(run.begin)[block] * per_block + at;
+    rows[i] = job.summary + place * job.width;
+    if (++at == per_block) at = 0, ++block;
+  }
 }
 
 void score(const RegionsJob& job, const Run& run) {
-  int64_t depth = words<bf16>(job.width), count = run.rows * job.heads;
-  parallel_for(run.stride / kTile, kTilesAtOnce, [&](int64_t begin, int64_t end) {
+  int64_t depth = words<bf16>(job.width), count = run.rows * job.heads, tiles = run.stride / kTile;
+  parallel_for(tiles, kTilesAtOnce, [&](int64_t begin, int64_t end) {
     float* packed = (float*)scratch(Use::weight, depth * kTile * sizeof(float));
     float* dots = (float*)scratch(Use::sums, count * kTile * sizeof(float));
+    const uint8_t *rows[kTile], *next[kTile];
+    locate(job, run, begin, next);
     for (int64_t tile = begin; tile < end; ++tile) {
-      for (int64_t at = 0; at < kTile; at += kLanes) {
-        const uint8_t* rows[kLanes];
-        for (int64_t i = 0; i < kLanes; ++i) rows[i] = summary(job, run, tile * kTile + at + i);
-        pack_codes_across(rows, job.width, packed + at, kTile);
-      }
-      Ahead next{.count = kTile, .bytes = job.width};
-      for (int64_t i = 0; i < kTile; ++i)
-        next.rows[i] = (const char*)summary(job, run, (tile + 1) * kTile + i);
+      std::memcpy(rows, next, sizeof rows);
+      Ahead ahead{.count = tile + 1 < tiles ? kTile : 0, .bytes = job.width};
+      if (ahead.count) locate(job, run, tile + 1, next);
+      std::memcpy(ahead.rows, next, sizeof next);
+      for (int64_t at = 0; at < kTile; at += kLanes)
+        pack_codes_across(rows + at, job.width, packed + at, kTile);
       multiply<bf16>({.a = run.q, .a_stride = depth, .rows = count,
-                      .b = packed, .b_stride = kTile, .columns = kColumnTile, .steps = depth,
-                      .c = dots, .c_stride = kTile, .keep = false, .ahead = &next});
+                      .b = packed, .b_stride = kTile, .columns = kTileVectors, .steps = depth,
+                      .c = dots, .c_stride = kTile, .keep = false, .ahead = &ahead});
       weigh(job, run, tile * kTile, dots);
     }
   });
@@ -149,6 +157,20 @@ void select_regions(const RegionsJob& job) {
     score_and_choose(job, {.begin = row, .rows = end - row});
     row = end;
   }
+}
+
+void dot_products(int64_t rows, int64_t width, int64_t regions) {
+  int64_t depth = words<bf16>(width), tiles = (regions + kTile - 1) / kTile;
+  parallel_for(tiles, kTilesAtOnce, [&](int64_t begin, int64_t end) {
+    int64_t floats = depth * (kTile + rows);
+    float* packed = (float*)scratch(Use::weight, floats * sizeof(float));
+    float* dots = (float*)scratch(Use::sums, rows * kTile * sizeof(float));
+    std::memset(packed, 0, floats * sizeof(float));
+    for (int64_t tile = begin; tile < end; ++tile)
+      multiply<bf16>({.a = packed + depth * kTile, .a_stride = depth, .rows = rows,
+                      .b = packed, .b_stride = kTile, .columns = kTileVectors, .steps = depth,
+                      .c = dots, .c_stride = kTile, .keep = false, .ahead = nullptr});
+  });
 }
 
 }  // namespace fs::FS_ISA

@@ -41,14 +41,12 @@ struct Ahead {
   int64_t count = 0, bytes = 0, row = 0, at = 0;
 
   int64_t lines() const { return count * ((bytes + 63) / 64); }
+  // The first lines of all rows come first: rows are often on pages of their own, and what waits
+  // for one page table entry should not wait for the others.
   void fetch() {
-    if (row == count) return;
+    if (at >= bytes) return;
     __builtin_prefetch(rows[row] + at, 0, 2);  // the first cache holds what is computed
-    at += 64;
-    if (at >= bytes) {
-      at = 0;
-      ++row;
-    }
+    if (++row == count) row = 0, at += 64;
   }
 };
 
