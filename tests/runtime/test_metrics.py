@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import threading
 from collections import Counter
 from collections.abc import Iterable
 
@@ -48,7 +49,7 @@ def busy() -> tuple[Scheduler, Metrics, list[Output]]:
     outputs: list[Output] = []
     for turn in range(2):
         for seed in range(4):
-            made.submit(request(f"{turn}.{seed}", seed, max_tokens=60))
+            made.submit(request(f"{turn}.{seed}", seed, n=draw.choice((1, 2)), max_tokens=60))
         for _ in range(6):
             news = made.step()
             metrics.seen(news)
@@ -240,8 +241,13 @@ def test_a_service_tells_its_metrics() -> None:
         assert value(metrics, "fourstep_tokens_total") == tokens, "no later than the end is told"
         with pytest.raises(ValueError, match="positions exceed"):
             service.submit(request("b", max_tokens=5000))
+        gate = threading.Event()
+        service._post(gate.wait)  # both come between two steps
+        first, second = (service.send(request(name, n=2), lambda _: None) for name in "cd")
+        gate.set()
+        first.admitted.result()
         with pytest.raises(QueueFullError):
-            service.submit(request("c", n=3))
+            second.admitted.result()
     assert value(metrics, "fourstep_requests_refused_total", reason="invalid") == 1
     assert value(metrics, "fourstep_requests_refused_total", reason="queue_full") == 1
     assert value(metrics, "fourstep_answers_now", phase="running") == 0
