@@ -13,7 +13,7 @@ from runtime.generate import generate
 from runtime.pools import PoolSizes
 from runtime.request import SamplingParams
 from runtime.scheduler import Limits, Scheduler
-from tests.graphs.random_model import SHAPES, random_model
+from tests.graphs.random_model import random_model
 from tests.graphs.whole import Model
 
 PLAN = EnginePlan(batches=(1, 2), prefill=(16,))
@@ -23,7 +23,7 @@ TOKENS = 24
 
 @cache
 def _model() -> Model:
-    return random_model(next(iter(SHAPES)))
+    return random_model("four groups, NVFP4")
 
 
 def engine(pools: PoolSizes | None = None) -> Engine:
@@ -32,7 +32,7 @@ def engine(pools: PoolSizes | None = None) -> Engine:
         *(model.config, model.weights),
         precision="fp32",
         plan=PLAN,
-        draft_tokens=1,
+        draft_tokens=3,
         context=512,
         slots=3,
         pools=pools,

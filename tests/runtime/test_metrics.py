@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import threading
 from collections import Counter
 from collections.abc import Iterable
 
@@ -125,10 +126,10 @@ def test_steps_by_shape(busy: tuple[Scheduler, Metrics, list[Output]]) -> None:
             value(metrics, "fourstep_steps_total", batch=batch, width=width, drafted=drafted)
             for drafted in ("true", "false")
         )
-        for batch, width in itertools.product("12", "12")
+        for batch, width in itertools.product("12", "1234")
     }
     assert sum(counted.values()) == sum(made.engine.steps.values())
-    assert counted["2", "2"] > 0
+    assert counted["2", "4"] > 0
     entries = sum(int(batch) * count for (batch, _), count in counted.items())
     assert entries >= sum(end.numbers.steps for end in ends_of(outputs))
 
@@ -240,8 +241,13 @@ def test_a_service_tells_its_metrics() -> None:
         assert value(metrics, "fourstep_tokens_total") == tokens, "no later than the end is told"
         with pytest.raises(ValueError, match="positions exceed"):
             service.submit(request("b", max_tokens=5000))
+        gate = threading.Event()
+        service._post(gate.wait)  # both come between two steps
+        first, second = (service.send(request(name, n=2), lambda _: None) for name in "cd")
+        gate.set()
+        first.admitted.result()
         with pytest.raises(QueueFullError):
-            service.submit(request("c", n=3))
+            second.admitted.result()
     assert value(metrics, "fourstep_requests_refused_total", reason="invalid") == 1
     assert value(metrics, "fourstep_requests_refused_total", reason="queue_full") == 1
     assert value(metrics, "fourstep_answers_now", phase="running") == 0

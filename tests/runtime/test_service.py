@@ -111,12 +111,14 @@ def test_a_refused_request_raises_for_who_submitted_it(service: Service) -> None
 def test_a_full_queue_refuses() -> None:
     with Service(lambda: scheduler(queued=2)) as service:
         gate = threading.Event()
-        service._post(gate.wait)
-        waiting = [service.send(request(name, n=1), lambda _: None) for name in "acd"]
+        service._post(gate.wait)  # both come between two steps
+        first, second = (service.send(request(name, n=2), lambda _: None) for name in "ab")
         gate.set()
+        first.admitted.result()
         with pytest.raises(QueueFullError, match="2 may"):
-            waiting[-1].admitted.result()
-        assert told(service.submit(request("b", 1))) == alone(1)[0]
+            second.admitted.result()
+        first.cancel()
+        assert told(service.submit(request("c", 1))) == alone(1)[0]
 
 
 def test_cancel_ends_it_soon_and_again_does_nothing(service: Service) -> None:

@@ -1,6 +1,7 @@
 """What fails in the engine's thread: one call, everything, and what fails while it fails."""
 
 import asyncio
+import threading
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -125,6 +126,20 @@ def test_an_end_that_a_fault_swallowed_comes(monkeypatch: pytest.MonkeyPatch) ->
     service.close()
 
 
+class Kept:
+    """An observer that keeps how answers ended."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def watch(self, scheduler: Scheduler) -> None: ...
+
+    def refused(self, error: Exception) -> None: ...
+
+    def seen(self, outputs: Sequence[Output]) -> None:
+        self.reasons += [output.end.reason for output in outputs if output.end is not None]
+
+
 class Careless:
     """An observer that fails."""
 
@@ -187,14 +202,36 @@ def test_a_cancelled_task_frees_the_slot() -> None:
     check_whole(service)
 
 
+def test_a_task_cancelled_when_it_is_just_admitted_frees_the_slot() -> None:
+    async def main() -> None:
+        opening = asyncio.create_task(AsyncStream.open(service, request("a", max_tokens=LONG)))
+        await asyncio.sleep(0)
+        admitted = threading.Event()
+        service._post(admitted.set)
+        admitted.wait()  # the loop has not heard of it yet
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        while not kept.reasons:  # a loop that is closed would cancel it too
+            await asyncio.sleep(0.001)
+
+    kept = Kept()
+    service = Service(scheduler, observer=kept)
+    asyncio.run(main())
+    service.close()
+    assert kept.reasons == ["cancelled"]
+
+
 def test_a_loop_that_is_gone_cancels_its_requests() -> None:
     async def main() -> None:
         await AsyncStream.open(service, request("a", max_tokens=LONG))
 
-    service = Service(scheduler)
+    kept = Kept()
+    service = Service(scheduler, observer=kept)
     asyncio.run(main())
     service.close()  # returns soon: nothing runs to its end for nobody
     assert service.fault is None
+    assert kept.reasons == ["cancelled"]
     with pytest.raises(ServiceClosedError):
         service.submit(request("b"))
     check_whole(service)

@@ -194,6 +194,15 @@ def test_in_a_chat_the_language_is_for_what_follows_the_thinking(
     assert done["tool_calls"] == []
 
 
+def test_in_a_chat_without_thinking_it_is_for_all_of_the_answer(tmp_path: Path) -> None:
+    folder, chat = write_checkpoint(tmp_path / "c"), tmp_path / "chat.json"
+    (folder / "chat_template.jinja").write_text("{{ bos_token }}{{ messages[0].content }}")
+    chat.write_text('[{"role": "user", "content": "hello"}]')
+    *_, done = lines(call("generate", folder, "--chat", chat, "--json", "--regex", "[0-9]{3}"))
+    assert done["reasoning"] is None
+    assert re.fullmatch("[0-9]{3}", done["content"])
+
+
 BAD: list[tuple[list[object], str]] = [
     (["--logprobs", 1], "--logprobs is for --json"),
     (["--logprobs", 21, "--json"], "logprobs = 21"),
