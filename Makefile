@@ -39,6 +39,8 @@ lint: $(READY_DEV)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
+	$(BIN)/buf lint proto
+	$(BIN)/buf breaking proto --against proto/released.binpb
 
 fmt: $(READY_DEV)
 	$(BIN)/ruff check --fix
@@ -53,8 +55,10 @@ bench-peers: $(READY_PEERS)
 nano: $(READY_DEV)
 	$(BIN)/python -m models.recipe
 
-proto:
-	@echo "no .proto file exists yet: the gRPC contract is not part of this version"
+proto: $(READY_DEV)
+	$(PIP) --editable '.[proto]'
+	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto \
+	    --grpc_python_out=proto proto/fourstep/v1/*.proto
 
 clean:
 	rm -rf $(VENV) dist *.egg-info .pytest_cache .ruff_cache .hypothesis

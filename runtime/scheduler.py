@@ -24,7 +24,7 @@ from runtime.grammar import GrammarError, Grammars
 from runtime.request import Finish, Step
 from runtime.seats import Seats
 from runtime.tokenizer import Tokenizer
-from runtime.width import StepCosts, policy_for
+from runtime.width import StepCosts, agree, policy_for
 
 # What ends the answers of one call; anything else is a fault of ours and ends everything.
 CALL_ERRORS = (EngineError, GrammarError, InjectedError)
@@ -202,9 +202,11 @@ class Scheduler:
 
     def _decode(self) -> None:
         """One step of those that were served longest ago, as many as a batch takes."""
-        batch: list[tuple[Answer, Turn]] = []
         by_turn = sorted(self._running, key=lambda a: a.turn(self._turns))
-        for answer in by_turn[: self._batches[-1]]:
+        chosen, batch = by_turn[: self._batches[-1]], list[tuple[Answer, Turn]]()
+        size = next(size for size in self._batches if size >= len(chosen))
+        agree([answer.decoding.policy for answer in chosen], size)
+        for answer in chosen:
             # One that is no longer running gave its blocks to one before it.
             if answer.phase is Phase.RUNNING and self._reserve(
                 answer, len(answer.tokens) + MAX_WIDTH - 1
@@ -217,11 +219,9 @@ class Scheduler:
 
     def _decode_batch(self, batch: Sequence[tuple[Answer, Turn]]) -> None:
         draft = any(answer.decoding.wants_drafts for answer, _ in batch)
-        size = next(size for size in self._batches if size >= len(batch))
         reach("engine.step")
         results = self.engine.decode([turn for _, turn in batch], draft=draft)
         for entry, ((answer, turn), committed) in enumerate(zip(batch, results, strict=True)):
-            answer.decoding.policy.batch(size)
             take = functools.partial(self._take, answer, turn, committed, draft, entry)
             self._guard([answer], take)
 

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from runtime.answer import Answer, End, Numbers, Output, Request
+from runtime.engine import Engine
 from runtime.scheduler import Scheduler
 from runtime.streams import Stream
 
@@ -118,6 +119,11 @@ class Service:
     def drop(self, submission: Submission) -> None:
         """See Submission.cancel."""
         self._post(lambda: self._drop(submission))
+
+    @property
+    def engine(self) -> Engine:
+        """To look at, not to run."""
+        return self._scheduler.engine
 
     @property
     def load(self) -> dict[str, int]:

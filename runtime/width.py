@@ -9,6 +9,8 @@ Expected tokens of a step that verifies k drafts: 1 + a1 + a1*a2 + ... + a1*...*
 chance that draft i is right when those before it were.
 """
 
+import itertools
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -78,10 +80,6 @@ class StepCosts:
 class WidthPolicy(Protocol):
     """One request's policy. `drafts` says how many drafts to verify next, 0: decode plainly."""
 
-    def batch(self, size: int) -> None:
-        """Steps are now of so many slots."""
-        ...
-
     def drafts(self) -> int: ...
 
     def verified(self, drafted: int, accepted: int) -> None:
@@ -102,9 +100,6 @@ class FixedWidth:
     """The operator's or the request's own number."""
 
     count: int
-
-    def batch(self, size: int) -> None:
-        """A fixed width costs what it costs."""
 
     def drafts(self) -> int:
         return self.count
@@ -130,33 +125,29 @@ class AutoWidth:
     tables: Mapping[int, StepCosts]
     rates: list[float]
     costs: StepCosts = field(init=False)
+    expected: tuple[float, ...] = field(init=False)  # tokens of a step by drafts verified
+    _size: int = field(init=False)
     _saved: float = field(init=False)  # microseconds
     _seen: list[int] = field(init=False)
     _best: int = field(init=False)
 
     def __post_init__(self) -> None:
         self._seen = [PRIOR_WEIGHT] * len(self.rates)
-        self.costs = next(iter(self.tables.values()))
+        self._size, self.costs = next(iter(self.tables.items()))
         self._saved = self.costs.looking(FIRST_LOOK)
-        self._best = self._choose()
-
-    def batch(self, size: int) -> None:
-        if self.costs is not self.tables[size]:
-            self.costs = self.tables[size]
-            self._best = self._choose()
+        self._choose()
 
     def drafts(self) -> int:
         return self._best
 
-    def _choose(self) -> int:
-        expected, chance = 1.0, 1.0
-        best, best_speed = 0, MARGIN / self.costs.plain
-        for k, (rate, cost) in enumerate(zip(self.rates, self.costs.drafted, strict=True), 1):
-            chance *= rate
-            expected += chance
-            if expected / cost > best_speed:
-                best, best_speed = k, expected / cost
-        return best
+    def settle(self, drafts: int, size: int) -> None:
+        """What was found best for the `size` slots of the next step."""
+        self._best, self._size, self.costs = drafts, size, self.tables[size]
+
+    def _choose(self) -> None:
+        chances = itertools.accumulate(self.rates, operator.mul)
+        self.expected = tuple(itertools.accumulate(chances, initial=1.0))
+        self._best = most_a_microsecond(self.expected, self.costs)
 
     def verified(self, drafted: int, accepted: int) -> None:
         for position in range(min(drafted, accepted + 1)):
@@ -165,15 +156,16 @@ class AutoWidth:
             # Else a low rate of the next draft would never be tried again.
             better = self.rates[drafted - 1] - self.rates[drafted]
             self.rates[drafted] += DRIFT * max(0.0, better)
-        self._saved += LOOK_SHARE * self.costs.step(drafted)
+        # Of a step that several share, each pays its part.
+        self._saved += LOOK_SHARE * self.costs.step(drafted) / self._size
         if drafted:
-            self._best = self._choose()
+            self._choose()
 
     def observed(self, hits: Sequence[int], trials: Sequence[int]) -> None:
         for position, (hit, count) in enumerate(zip(hits, trials, strict=True)):
             if count:
                 self._learn(position, hit / count, count)
-        self._best = self._choose()
+        self._choose()
 
     def looks(self, unseen: int) -> bool:
         if not self.costs.look or unseen < FIRST_LOOK:
@@ -191,6 +183,30 @@ class AutoWidth:
             self._seen[position] += 1
             weight = max(RATE, 1 / self._seen[position])
             self.rates[position] += weight * (share - self.rates[position])
+
+
+def most_a_microsecond(expected: Sequence[float], costs: StepCosts, least: int = 0) -> int:
+    """The number of drafts at which these tokens come quickest, if a step verifies `least` drafts
+    anyway."""
+    best, best_speed = 0, MARGIN * expected[0] / costs.step(least)
+    for drafts in range(1, len(expected)):
+        speed = expected[drafts] / costs.step(max(drafts, least))
+        if speed > best_speed:
+            best, best_speed = drafts, speed
+    return best
+
+
+def agree(policies: Sequence[WidthPolicy], size: int) -> None:
+    """Let those that go by costs want what is best for all in one step of `size` slots: it takes as
+    long for everybody as for who wants most."""
+    autos = [policy for policy in policies if isinstance(policy, AutoWidth)]
+    if not autos:
+        return
+    fixed = [policy.drafts() for policy in policies if not isinstance(policy, AutoWidth)]
+    together = [sum(tokens) for tokens in zip(*(auto.expected for auto in autos), strict=True)]
+    best = most_a_microsecond(together, autos[0].tables[size], max(fixed, default=0))
+    for auto in autos:
+        auto.settle(best, size)
 
 
 def policy_for(

@@ -21,7 +21,7 @@ from runtime.engine import Engine, Precision
 from runtime.grammar import Grammars
 from runtime.pools import PoolSizes
 from runtime.programs import programs_of
-from runtime.scheduler import Scheduler
+from runtime.scheduler import Limits, Scheduler
 from runtime.sizing import pool_sizes
 from runtime.store import cached_folder, find_or_build
 from runtime.tokenizer import Tokenizer
@@ -31,7 +31,8 @@ from server.cli_build import progress_bar
 
 @dataclass(frozen=True, kw_only=True)
 class EngineRequest:
-    """`draft_tokens` None: the width policy decides. `context` positions are needed."""
+    """`draft_tokens` None: the width policy decides. `context` positions are needed by each of
+    `slots` requests at once, of which `queued` more may wait."""
 
     compiler: str
     artifact: Path | None
@@ -39,6 +40,13 @@ class EngineRequest:
     precision: Precision
     draft_tokens: int | None
     context: int
+    slots: int = 1
+    queued: int = 256
+
+    @property
+    def plan(self) -> EnginePlan:
+        """What is built where there is no artifact."""
+        return EnginePlan(batches=tuple(sorted({1, self.slots})))
 
 
 def make_scheduler(
@@ -49,12 +57,17 @@ def make_scheduler(
     tokenizer: Tokenizer,
     grammars: Grammars | None = None,
 ) -> Scheduler:
-    """One slot of an engine, with blocks for one request.
+    """An engine's slots, with blocks for so many requests.
 
     Raises ValueError with what the user has to change.
     """
     if request.compiler == EagerCompiler.name:
-        return Scheduler(_eager(config, weights, request), tokenizer=tokenizer, grammars=grammars)
+        return Scheduler(
+            _eager(config, weights, request),
+            limits=Limits(queued=request.queued),
+            tokenizer=tokenizer,
+            grammars=grammars,
+        )
     artifact = _artifact(config, weights, request)
     artifact.require(config, weights, request.precision)
     plan = artifact.manifest.plan
@@ -68,17 +81,23 @@ def make_scheduler(
         precision=request.precision,
         draft_tokens=wanted,
         context=plan.context_for(request.context),
+        slots=request.slots,
         pools=_pools(config, weights, plan, request),
     )
     table = artifact.manifest.costs
     costs: dict[int, StepCosts] | None = None
     if request.draft_tokens is None and table.verify:
-        batch = plan.batches[0]
         costs = {
             batch: StepCosts.of(table, batch=batch, draft_tokens=wanted, catch_up=engine.catch_up)
+            for batch in plan.batches
         }
     return Scheduler(
-        engine, tokenizer=tokenizer, grammars=grammars, costs=costs, prior=table.acceptance
+        engine,
+        limits=Limits(queued=request.queued),
+        tokenizer=tokenizer,
+        grammars=grammars,
+        costs=costs,
+        prior=table.acceptance,
     )
 
 
@@ -86,7 +105,7 @@ def _eager(config: ModelConfig, weights: ModelWeights, request: EngineRequest) -
     """Small shapes: eager blocks gain nothing from large ones."""
     if request.artifact is not None or request.artifact_sha256 is not None:
         raise ValueError("--artifact and --artifact-sha256 have no meaning with --compiler eager")
-    plan = EnginePlan(batches=(1,), prefill=(64,))
+    plan = EnginePlan(batches=request.plan.batches, prefill=(64,))
     return Engine(
         config,
         weights,
@@ -94,6 +113,7 @@ def _eager(config: ModelConfig, weights: ModelWeights, request: EngineRequest) -
         precision=request.precision,
         draft_tokens=len(weights.mtp) if request.draft_tokens is None else request.draft_tokens,
         context=request.context,
+        slots=request.slots,
         pools=_pools(config, weights, plan, request),
     )
 
@@ -101,13 +121,15 @@ def _eager(config: ModelConfig, weights: ModelWeights, request: EngineRequest) -
 def _pools(
     config: ModelConfig, weights: ModelWeights, plan: EnginePlan, request: EngineRequest
 ) -> PoolSizes:
-    return pool_sizes(config, plan, depths=len(weights.mtp), positions=request.context)
+    return pool_sizes(
+        config, plan, depths=len(weights.mtp), positions=request.context, texts=request.slots
+    )
 
 
 def _artifact(config: ModelConfig, weights: ModelWeights, request: EngineRequest) -> Artifact:
     if request.artifact is not None:
         return Artifact.open(request.artifact, sha256=request.artifact_sha256)
-    options = BuildOptions(precision=request.precision)
+    options = BuildOptions(plan=request.plan, precision=request.precision)
     console = Console(stderr=True, highlight=False)
     folder = cached_folder(config, weights, options)
     if folder.exists():

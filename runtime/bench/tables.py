@@ -54,10 +54,13 @@ def tokens_per_second(case: Case) -> float:
 
 def memory_share(case: Case) -> float:
     """Round by round: the machine's memory is not always equally quick."""
+    return statistics.median(memory_shares(case))
+
+
+def memory_shares(case: Case) -> list[float]:
+    """Of each round."""
     size = step_bytes(case.reads)
-    return statistics.median(
-        size / seconds / speed for seconds, speed in zip(case.step_s, case.roof, strict=True)
-    )
+    return [size / seconds / speed for seconds, speed in zip(case.step_s, case.roof, strict=True)]
 
 
 def plain(result: Result, batch: int) -> Case | None:

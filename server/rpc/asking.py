@@ -98,7 +98,9 @@ def _message(message: pb.Message) -> dict[str, Any]:
         if part.WhichOneof("content") == "image":
             raise UnsupportedError("images are not answered yet")
         parts.append({"type": "text", "text": part.text})
-    value: dict[str, Any] = {"role": message.role, "content": parts}
+    # Templates take a text as it is; several parts are theirs to join.
+    content: Any = parts[0]["text"] if len(parts) == 1 else parts
+    value: dict[str, Any] = {"role": message.role, "content": content}
     if message.HasField("reasoning"):
         value["reasoning_content"] = message.reasoning
     for name in ("tool_call_id", "name"):

@@ -46,7 +46,6 @@ class Control(pb_grpc.ControlServicer):
         who = self._served.identity
         return pb.GetEngineResponse(
             version=version("fourstep"),
-            artifact_sha256=who.artifact_sha256,
             compiler=who.compiler,
             device=who.device,
             isa=who.isa,

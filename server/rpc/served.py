@@ -36,8 +36,6 @@ class Identity:
     """Who we are, for those who route, pin and compare."""
 
     name: str
-    folder: str
-    artifact_sha256: str
     compiler: str
     device: str
     isa: str

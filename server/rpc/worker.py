@@ -9,7 +9,7 @@ cancelling the rest, and the engine last; a second signal skips the waiting.
 import asyncio
 import contextlib
 import signal
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 
 import grpc
@@ -30,6 +30,7 @@ SERVICES = tuple(
     file.DESCRIPTOR.services_by_name[name].full_name
     for file, name in ((inference_pb2, "Inference"), (control_pb2, "Control"))
 )
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 POLL = 0.1  # seconds between looks at whether the engine still runs
 
 
@@ -92,10 +93,10 @@ class Worker:
         await self._server.start()
         await self._say(health_pb2.HealthCheckResponse.SERVING)
 
-    async def run(self) -> int:
+    async def run(self, signals: Sequence[signal.Signals] = SIGNALS) -> int:
         """Until the end of service. Exit code 1 where the engine failed."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in signals:
             loop.add_signal_handler(number, self.drain)
         watch = asyncio.create_task(self._watch())
         await self._leave.wait()

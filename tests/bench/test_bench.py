@@ -94,7 +94,7 @@ def test_the_bars_of_the_synthetic_model() -> None:
     assert found["plain_memory_share"] == pytest.approx(400 / 0.02 / 25e3)
     assert found["width_4_time_over_bytes"] == pytest.approx(2.0 / 1.6)
     assert found["gain"] == pytest.approx(1.5)
-    assert found["gain_of_allowed"] == pytest.approx(1.5 / (3 * 400 / 640))
+    assert found["gain_of_allowed"] == pytest.approx(1.6 / 2.0)
 
 
 def test_nano_is_compared_with_eager_round_by_round() -> None:

@@ -1,0 +1,90 @@
+"""A worker on a thread of its own, on a free port of this machine, with a tiny eager model."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+from fourstep.v1 import control_pb2_grpc, inference_pb2_grpc
+from fourstep.v1 import inference_pb2 as pb
+
+from server.cli_engine import EngineRequest
+from server.cli_serve import ServeOptions, open_served
+from server.rpc.served import Served
+from server.rpc.worker import Worker, WorkerLimits
+
+CONTEXT = 256
+
+
+class Running:
+    """The worker, and a client's channel to it; `code` is the exit code once it is over."""
+
+    def __init__(self, worker: Worker, served: Served, loop: asyncio.AbstractEventLoop) -> None:
+        self.worker, self.served, self._loop = worker, served, loop
+        self.channel = grpc.insecure_channel(f"127.0.0.1:{worker.port}")
+        self.inference = inference_pb2_grpc.InferenceStub(self.channel)
+        self.control = control_pb2_grpc.ControlStub(self.channel)
+        self.code: int | None = None
+
+    def drain(self) -> None:
+        self._loop.call_soon_threadsafe(self.worker.drain)
+
+
+def options(folder: Path, *, grace_s: float = 0.05, timeout_s: float = 20.0) -> ServeOptions:
+    return ServeOptions(
+        checkpoint=folder,
+        host="127.0.0.1",
+        port=0,
+        exposed=False,
+        reflect=True,
+        engine=EngineRequest(
+            compiler="eager",
+            artifact=None,
+            artifact_sha256=None,
+            precision="bf16",
+            draft_tokens=None,
+            context=CONTEXT,
+            slots=2,
+            queued=4,
+        ),
+        limits=WorkerLimits(grace_s=grace_s, timeout_s=timeout_s),
+    )
+
+
+@contextmanager
+def running(folder: Path, *, grace_s: float = 0.05, timeout_s: float = 20.0) -> Iterator[Running]:
+    chosen = options(folder, grace_s=grace_s, timeout_s=timeout_s)
+    served = open_served(chosen)
+    started, found = threading.Event(), list[Running]()
+
+    async def main() -> int:
+        worker = Worker(served, chosen.address, chosen.limits, reflect=chosen.reflect)
+        await worker.start()
+        found.append(Running(worker, served, asyncio.get_running_loop()))
+        started.set()
+        return await worker.run(signals=())
+
+    def run() -> None:
+        code = asyncio.run(main())
+        found[0].code = code
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert started.wait(60)
+    try:
+        yield found[0]
+    finally:
+        if thread.is_alive():
+            found[0].drain()
+            found[0].drain()  # at once
+        thread.join(60)
+        found[0].channel.close()
+    assert not thread.is_alive()
+
+
+def text_request(text: str = "def read", **sampling: Any) -> pb.GenerateRequest:
+    values: dict[str, Any] = {"max_tokens": 12, "ignore_eos": True, **sampling}
+    return pb.GenerateRequest(prompt=pb.Prompt(text=text), sampling=pb.SamplingParams(**values))
