@@ -6,16 +6,22 @@ make_state, scratch included, so a new tensor of the state is counted by itself.
 """
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
 
 from graphs.config import ModelConfig
 from graphs.history import HISTORY
 from graphs.plan import EnginePlan
-from graphs.state import BLOCK, make_state
+from graphs.state import BLOCK, State, make_state
 
 _TAIL_BYTES = 4  # f32
+
+
+def circle(window: int, rows: int) -> int:
+    """Blocks that hold a window and so many rows behind it: positions p-window+1 .. p+rows-1 are
+    live at once, on any alignment to blocks."""
+    return -(-(window + rows) // BLOCK) + 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +38,17 @@ class Blocks:
         full = -(-context // BLOCK)
         layers = (*config.layers, *config.mtp_layers)
         window = max((layer.window or 0 for layer in layers), default=0)
-        # Positions p-window+1 .. p+largest_call-1 are live at once, on any alignment to blocks.
-        circle = -(-(window + largest_call) // BLOCK) + 1
-        return cls(full=full, sliding=min(circle, full))
+        return cls(full=full, sliding=min(circle(window, largest_call), full))
+
+    def state(self, config: ModelConfig, *, slots: int, **shape: Any) -> State:
+        """Zeroed, with so many blocks a slot; the rest as make_state takes it."""
+        return make_state(
+            config,
+            slots=slots,
+            full_blocks=slots * self.full,
+            sliding_blocks=slots * self.sliding,
+            **shape,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +79,9 @@ def footprint(
     depths = len(config.mtp_layers)
     positions = context + plan.widths[-1]
     blocks = Blocks.of(config, context=positions, largest_call=plan.largest_call(depths))
-    state = make_state(
+    state = blocks.state(
         config,
         slots=sequences,
-        full_blocks=sequences * blocks.full,
-        sliding_blocks=sequences * blocks.sliding,
         context=positions,
         draft_tokens=depths,
         dtype=dtype,

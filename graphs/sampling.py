@@ -9,9 +9,13 @@ Legend: S slots without scratch, V vocabulary, U = ceil(V/32) words of a bit set
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+
+BitSet = np.ndarray[Any, np.dtype[np.int32]]
 
 BIAS, MASK = 1, 2  # bits of Sampling.flags
 WORD = 32  # tokens an int32 word of a bit set holds
@@ -83,11 +87,16 @@ def words(vocab: int) -> int:
     return -(-vocab // WORD)
 
 
-def pack_bits(ids: Sequence[int], vocab: int) -> Tensor:
+def bit_set(ids: Sequence[int], vocab: int) -> BitSet:
     """The bit set of token ids in [0, vocab), int32 [U]: token v is bit v % 32 of word v // 32."""
-    member = torch.zeros(words(vocab) * WORD, dtype=torch.int64)
-    member[torch.tensor(ids, dtype=torch.int64)] = 1
-    return (member.view(-1, WORD) << torch.arange(WORD)).sum(-1).to(torch.int32)
+    member = np.zeros(words(vocab) * WORD, dtype=np.uint8)
+    member[np.asarray(ids, dtype=np.int64)] = 1
+    return np.packbits(member, bitorder="little").view(np.int32)
+
+
+def pack_bits(ids: Sequence[int], vocab: int) -> Tensor:
+    """bit_set as a tensor."""
+    return torch.from_numpy(bit_set(ids, vocab))
 
 
 def unpack_bits(set_U: Tensor, vocab: int) -> Tensor:

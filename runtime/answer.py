@@ -7,17 +7,16 @@ stopped half way goes on from its tokens as if nothing had happened.
 
 import copy
 import enum
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from graphs.plan import MAX_WIDTH
 from runtime.decoding import Decoding
 from runtime.engine import Engine
 from runtime.exchange import Committed, Turn
 from runtime.failpoints import reach
 from runtime.grammar import Grammars
 from runtime.logprobs import TokenLogprobs
+from runtime.numbers import Numbers
 from runtime.request import Finish, SamplingParams, Step
 from runtime.rules import Rules
 from runtime.stop import Scanner
@@ -50,58 +49,6 @@ class Request:
     def __post_init__(self) -> None:
         if not self.prompt:
             raise ValueError("the prompt is empty")
-
-
-@dataclass(kw_only=True)
-class Numbers:
-    """What one answer cost, from emitted tokens only. Times in seconds of the scheduler's clock.
-
-    verified[k], accepted[k]: decode steps that verified, and that accepted, k drafts.
-    `step_drafted`, `step_accepted`: how many, of each decode step.
-    """
-
-    prompt_tokens: int
-    cached_tokens: int = 0
-    tokens: int = 0
-    verified: list[int] = field(default_factory=lambda: [0] * MAX_WIDTH)
-    accepted: list[int] = field(default_factory=lambda: [0] * MAX_WIDTH)
-    step_drafted: bytearray = field(default_factory=bytearray)
-    step_accepted: bytearray = field(default_factory=bytearray)
-    preemptions: int = 0
-    queued_s: float = 0.0
-    first_token_s: float | None = None  # since it was asked for
-    total_s: float = 0.0
-
-    @property
-    def prefill_s(self) -> float | None:
-        """From the slot to the first token."""
-        return None if self.first_token_s is None else self.first_token_s - self.queued_s
-
-    @property
-    def decode_s(self) -> float | None:
-        """From the first token to the end."""
-        return None if self.first_token_s is None else self.total_s - self.first_token_s
-
-    def count(self, step: Step) -> None:
-        """A decode step."""
-        self.verified[len(step.drafted)] += 1
-        self.accepted[step.accepted] += 1
-        self.step_drafted.append(len(step.drafted))
-        self.step_accepted.append(step.accepted)
-
-    @property
-    def steps(self) -> int:
-        return sum(self.accepted)
-
-    @property
-    def drafted_at(self) -> tuple[int, ...]:
-        """Drafts verified at each position."""
-        return _at_least(self.verified)
-
-    @property
-    def right_at(self) -> tuple[int, ...]:
-        """Drafts accepted at each position."""
-        return _at_least(self.accepted)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,9 +96,9 @@ class Answer:
     scanner: Scanner
     decoding: Decoding
     numbers: Numbers
-    arrival: int
     asked_at: float
     tokens: list[int]
+    arrival: int = 0  # the scheduler counts them as they are queued
     phase: Phase = Phase.QUEUED
     slot: int = -1
     computed: int = 0
@@ -167,7 +114,6 @@ class Answer:
         *,
         policy: WidthPolicy,
         index: int = 0,
-        arrival: int = 0,
         asked_at: float = 0.0,
         tokenizer: Tokenizer | None = None,
         grammars: Grammars | None = None,
@@ -189,7 +135,6 @@ class Answer:
             scanner=Scanner(params, eos_ids=eos_ids, tokenizer=tokenizer),
             decoding=Decoding(engine, policy, rules),
             numbers=Numbers(prompt_tokens=len(request.prompt)),
-            arrival=arrival,
             asked_at=asked_at,
             tokens=list(request.prompt),
         )
@@ -276,8 +221,3 @@ class Answer:
         self.tokens.extend(emitted)
         self.numbers.tokens += len(emitted)
         return step, finish
-
-
-def _at_least(counts: Sequence[int]) -> tuple[int, ...]:
-    """[i]: of how many steps the count was over i."""
-    return tuple(sum(counts[position + 1 :]) for position in range(len(counts) - 1))

@@ -39,11 +39,9 @@ def mapped_state(
 ) -> State:
     """Zeroed state for `slots` requests in which every slot has its own blocks for all of it."""
     plan = BlockPlan.of(config, context=context, largest_call=largest_call)
-    state = make_state(
+    state = plan.state(
         config,
         slots=slots,
-        full_blocks=slots * plan.full,
-        sliding_blocks=slots * plan.sliding,
         context=context,
         draft_tokens=draft_tokens,
         dtype=dtype,

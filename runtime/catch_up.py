@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from graphs.config import ModelConfig
 from graphs.draft_blocks import LOOKED
 from graphs.history import HISTORY
-from graphs.plan import MAX_WIDTH
+from graphs.plan import MAX_WIDTH, EnginePlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +46,10 @@ class CatchUp:
             return cls(sizes=tuple(sizes), reach=reach, limit=None)
         most = kept - max(sizes, default=0)
         return cls(sizes=tuple(sizes), reach=most, limit=most)
+
+    def largest_call(self, plan: EnginePlan, depths: int) -> int:
+        """Most rows of one slot that one call runs, or that catching up runs again."""
+        return max(plan.largest_call(depths), self.reach + depths)
 
     def pieces(self, end: int, rows: int) -> list[Piece]:
         """The calls, in order, that catch up with `rows` rows up to position `end`."""

@@ -39,7 +39,7 @@ def parse_chat(text: str) -> Chat:
     Raises ChatError naming the field. Tool-call arguments may be JSON text, as chat interfaces
     write them, or an object; a template always sees the object.
     """
-    value = _parse_json(text, "the chat")
+    value = parse_json(text, "the chat")
     return chat_of({"messages": value} if isinstance(value, list) else value)
 
 
@@ -64,7 +64,8 @@ def chat_of(value: object) -> Chat:
     )
 
 
-def _parse_json(text: str, where: str) -> Any:
+def parse_json(text: str, where: str) -> Any:
+    """Raises ChatError saying where the text stands."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:  # also numbers and nesting that Python refuses
@@ -115,7 +116,7 @@ def _call(value: object, where: str) -> Json:
     function = _object(call.get("function", call), f"{where}.function")
     arguments = function.get("arguments", {})
     if isinstance(arguments, str):
-        arguments = _parse_json(arguments or "{}", f"{where}.function.arguments")
+        arguments = parse_json(arguments or "{}", f"{where}.function.arguments")
     if not isinstance(function.get("name"), str) or not function["name"]:
         raise ChatError(f"{where}.function.name: expected text")
     function = function | {"arguments": _object(arguments, f"{where}.function.arguments")}

@@ -20,8 +20,9 @@ from graphs.weights import ModelWeights
 from runtime.engine import Engine, Precision
 from runtime.exchange import Turn
 from runtime.generate import generate
+from runtime.numbers import summarise
 from runtime.programs import programs_of
-from runtime.request import SamplingParams, summarise
+from runtime.request import SamplingParams
 
 ROUNDS, REPEATS = 5, 20
 _PROMPT_TOKENS, _PRIOR_TOKENS = 48, 96

@@ -71,7 +71,7 @@ class Engine:
         observed = plan.observed if draft_tokens else ()
         self.catch_up = CatchUp.of(config, depths, observed)
         self.pools = pools
-        self.largest_call = max(plan.largest_call(depths), self.catch_up.reach + depths)
+        self.largest_call = self.catch_up.largest_call(plan, depths)
         # The last windows of a request that fills the context reach past it; never emitted.
         self.state = slot_state(
             config,

@@ -4,14 +4,11 @@ Knows tokens and positions. Does not know tensors or requests.
 """
 
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from graphs.plan import MAX_WIDTH
+from graphs.sampling import BitSet
 
-# int32 [rows, U]: a bit set of tokens a row, in the bits of graphs.sampling.pack_bits.
-Mask = np.ndarray[Any, np.dtype[np.int32]]
+Mask = BitSet  # int32 [rows, U]: a bit set of tokens a row
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from runtime.answer import Answer, Request
 from runtime.engine import Engine
 from runtime.grammar import Grammars
-from runtime.request import SamplingParams, Step, check_ids
+from runtime.request import SamplingParams, Step, check_ids, check_prompt
 from runtime.tokenizer import Tokenizer
 from runtime.width import FixedWidth, WidthPolicy
 
@@ -61,10 +61,7 @@ def generate(
 
 def check_request(engine: Engine, prompt: Sequence[int], params: SamplingParams) -> None:
     """Refuse what can never run: ValueError naming what is wrong."""
-    if not prompt:
-        raise ValueError("the prompt is empty")
-    if bad := [token for token in prompt if not 0 <= token < engine.config.vocab_size]:
-        raise ValueError(f"prompt token {bad[0]} is outside 0..{engine.config.vocab_size - 1}")
+    check_prompt(prompt, engine.config.vocab_size)
     check_ids(params, engine.config.vocab_size)
     needed = len(prompt) + params.max_tokens
     if needed > engine.context:

@@ -15,6 +15,7 @@ from typing import Any
 import llguidance
 import numpy as np
 
+from graphs.sampling import bit_set
 from runtime.exchange import Mask
 from runtime.request import Constraint
 from runtime.tokenizer import Tokenizer, TokenizerError
@@ -48,9 +49,7 @@ class Grammars:
             n_vocab=tokenizer.vocab_size,
             eos_token=sorted(eos_ids) or None,
         )
-        keep = np.ones(-(-tokenizer.vocab_size // 32) * 32, dtype=np.uint8)
-        keep[sorted(eos_ids)] = 0
-        self._keep = np.packbits(keep, bitorder="little").view(np.int32)
+        self._keep = ~bit_set(sorted(eos_ids), tokenizer.vocab_size)
         self._compiled: OrderedDict[Constraint, llguidance.LLMatcher] = OrderedDict()
         self._lock = threading.Lock()  # of what is kept; compiling holds it not
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from graphs.backbone import head
 from graphs.chain import Model
 from graphs.ops.sample import sample
-from graphs.sampling import MASK, WORD, SamplingState, make_sampling, words
+from graphs.sampling import MASK, SamplingState, make_sampling, pack_bits
 
 CHUNK = 16  # rows whose logits are held at once
 
@@ -69,9 +69,7 @@ def _logprobs(logits_V: Tensor, tokens: Sequence[int], state: SamplingState) -> 
     """As the step computes them: each token is drawn by a row that may draw no other."""
     count, device, vocab = len(tokens), logits_V.device, len(logits_V)
     ids = torch.tensor(tokens, device=device)
-    mask_NU = torch.zeros(count, words(vocab), dtype=torch.int32, device=device)
-    bit = torch.ones_like(ids) << ids % WORD
-    mask_NU[torch.arange(count, device=device), ids // WORD] = bit.to(torch.int32)
+    mask_NU = torch.stack([pack_bits([token], vocab) for token in tokens]).to(device)
     slot = torch.zeros_like(ids)
     params = state.params.at(slot)
     params.flags.fill_(MASK)

@@ -14,11 +14,13 @@ from typing import Generic, TypeVar
 import torch
 
 from graphs.config import ModelConfig
+from graphs.footprint import circle
 from graphs.history import HISTORY
 from graphs.plan import MAX_WIDTH
 from graphs.state import BLOCK, SCRATCH_BLOCK, KvPool, State
 from runtime.pools import PoolSizes
 from runtime.prefix import Node, PrefixCache, Sliding
+from runtime.sizing import rows_held
 
 Owner = TypeVar("Owner", Node, Sliding)
 
@@ -68,10 +70,10 @@ class Memory:
         self._state, self._depths, self._reach = state, depths, reach
         self.sizes, self._largest_call = sizes, largest_call
         layers = (*config.layers, *config.mtp_layers[: len(state.layers) - len(config.layers)])
-        windows = [layer.window or 0 for layer in layers]
+        self._window = max(layer.window or 0 for layer in layers)
         # The rows that are run again behind a boundary look back a window each.
-        self._sight = max(windows) + depths
-        self.cache = PrefixCache(sizes, seen=-(-self._sight // BLOCK), depths=depths)
+        seen = -(-(self._window + depths) // BLOCK)
+        self.cache = PrefixCache(sizes, seen=seen, depths=depths)
         self._sliding = [
             pool for pool, layer in zip(state.layers, layers, strict=True) if layer.window
         ]
@@ -108,8 +110,8 @@ class Memory:
     def needed(self, positions: int) -> PoolSizes:
         """Blocks that a text of so many positions maps at most."""
         full = -(-positions // BLOCK)
-        live = self._live(self._reach) + self._largest_call
-        return PoolSizes(full=full, sliding=min(full, -(-live // BLOCK) + 1))
+        rows = rows_held(self._largest_call, reach=self._reach, depths=self._depths)
+        return PoolSizes(full=full, sliding=min(full, circle(self._window, rows)))
 
     def fits(self, slot: int, positions: int) -> bool:
         """Whether the pools have what the slot still needs for its first `positions` positions,
@@ -176,10 +178,6 @@ class Memory:
         self._state.sliding_table[slot] = SCRATCH_BLOCK
         del self._maps[slot]
 
-    def blocks_of(self, slot: int) -> int:
-        """Full blocks that the slot maps."""
-        return len(self._maps[slot].full)
-
     def check(self) -> None:
         """Assert that every block is free, a slot's own, or a node's with as many users as map it;
         for tests, and after a failure."""
@@ -207,12 +205,8 @@ class Memory:
 
     def _needed_from(self, computed: int, filled: int) -> int:
         """The first position whose sliding block may still be read or written."""
-        return computed - self._live(min(computed - filled, self._reach))
-
-    def _live(self, again: int) -> int:
-        """Positions behind the last one that is run whose sliding blocks are in use, if catching up
-        would run over `again` rows."""
-        return again + 2 * self._depths + self._sight + MAX_WIDTH
+        again = min(computed - filled, self._reach)
+        return computed - self._window - rows_held(0, reach=again, depths=self._depths)
 
     def _publish(
         self, slot: int, made: _Map, tokens: Sequence[int], computed: int, filled: int

@@ -18,8 +18,9 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from graphs.plan import MAX_WIDTH
-from runtime.answer import End, Numbers, Output
+from runtime.answer import End, Output
 from runtime.engine import Engine
+from runtime.numbers import Numbers
 from runtime.request import Step
 from runtime.scheduler import QueueFullError, Scheduler
 

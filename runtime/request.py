@@ -158,6 +158,14 @@ class SamplingParams:
             _require(self, fits, field, f"in [0, {MAX_TOP_LOGPROBS}], or None")
 
 
+def check_prompt(prompt: Sequence[int], vocab: int) -> None:
+    """Refuse an empty prompt, and ids that the vocabulary does not have: ValueError."""
+    if not prompt:
+        raise ValueError("the prompt is empty")
+    if bad := [token for token in prompt if not 0 <= token < vocab]:
+        raise ValueError(f"prompt token {bad[0]} is outside 0..{vocab - 1}")
+
+
 def check_ids(params: SamplingParams, vocab: int) -> None:
     """Refuse token ids that the vocabulary does not have: ValueError naming the field."""
     named = {
@@ -216,40 +224,3 @@ class Step:
     finish_reason: FinishReason | None
     matched: int | str | None = None
     pieces: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Summary:
-    """Counts of one finished request, from emitted tokens only."""
-
-    finish_reason: FinishReason
-    prompt_tokens: int
-    completion_tokens: int
-    steps: int
-    tokens_per_step: float
-    acceptance_by_position: tuple[float, ...]
-
-
-def summarise(prompt_tokens: int, steps: Sequence[Step]) -> Summary:
-    """Counts over all steps of a finished request.
-
-    The prefill's token is a step like any other in `completion_tokens`, but `steps` and
-    `tokens_per_step` are of decode steps: the tokens one engine call of decode yields.
-    """
-    last = steps[-1].finish_reason
-    assert last is not None, "the request has not finished"
-    decode = steps[1:]
-    committed = sum(len(step.token_ids) for step in decode)
-    width = max((len(step.drafted) for step in decode), default=0)
-    rates = []
-    for position in range(width):
-        verified = sum(len(step.drafted) > position for step in decode)
-        rates.append(sum(step.accepted > position for step in decode) / verified)
-    return Summary(
-        finish_reason=last,
-        prompt_tokens=prompt_tokens,
-        completion_tokens=1 + committed,
-        steps=len(decode),
-        tokens_per_step=committed / len(decode) if decode else 0.0,
-        acceptance_by_position=tuple(rates),
-    )

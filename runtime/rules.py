@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphs.sampling import bit_set
 from runtime.exchange import Mask
 from runtime.grammar import GrammarError, Grammars, Matcher
 from runtime.request import SamplingParams
@@ -170,9 +171,7 @@ class _BadWords:
 
 def bits(ids: Iterable[int], vocab: int) -> Mask:
     """The bit set of token ids, int32 [U]; ids outside the vocabulary are left out."""
-    member = np.zeros(-(-vocab // 32) * 32, dtype=np.uint8)
-    member[[token for token in ids if 0 <= token < vocab]] = 1
-    return np.packbits(member, bitorder="little").view(np.int32)
+    return bit_set([token for token in ids if 0 <= token < vocab], vocab)
 
 
 def _both(one: Mask | None, other: Mask) -> Mask:

@@ -30,9 +30,6 @@ from runtime.width import StepCosts, agree, policy_for
 CALL_ERRORS = (EngineError, GrammarError, InjectedError)
 
 
-reach_allocate = functools.partial(reach, "allocate")
-
-
 class QueueFullError(RuntimeError):
     """The queue has no place now; later it may."""
 
@@ -120,17 +117,13 @@ class Scheduler:
     def cancel(self, request_id: str, reason: EndReason = "cancelled") -> bool:
         """End what is not over of a request, in whatever state; False if there is no such one."""
         answers = self._answers.get(request_id, [])
-        for answer in answers:
-            if answer.phase is not Phase.OVER:
-                self._end(answer, reason)
+        self._end_all(answers, reason)
         return bool(answers)
 
     def fail_all(self, message: str) -> list[Output]:
         """End everything, for example because the engine is lost."""
         for answers in list(self._answers.values()):
-            for answer in answers:
-                if answer.phase is not Phase.OVER:
-                    self._end(answer, "failed", message=message)
+            self._end_all(answers, "failed", message=message)
         return self._take_outputs()
 
     @property
@@ -241,10 +234,13 @@ class Scheduler:
             end = self._over(answer, finish.reason, matched=finish.matched)
         self._outputs.append(answer.output(self.engine, step, entry, end))
 
-    def _end(self, answer: Answer, reason: EndReason, *, message: str = "") -> None:
-        """An answer is over without a last step."""
-        end = self._over(answer, reason, message=message)
-        self._outputs.append(Output(request_id=answer.request.id, index=answer.index, end=end))
+    def _end_all(self, answers: Sequence[Answer], reason: EndReason, *, message: str = "") -> None:
+        """Those that are not over are, without a last step."""
+        for answer in answers:
+            if answer.phase is not Phase.OVER:
+                end = self._over(answer, reason, message=message)
+                made = Output(request_id=answer.request.id, index=answer.index, end=end)
+                self._outputs.append(made)
 
     def _over(
         self,
@@ -279,13 +275,11 @@ class Scheduler:
         try:
             call()
         except CALL_ERRORS as error:
-            for answer in answers:
-                if answer.phase is not Phase.OVER:
-                    self._end(answer, "failed", message=str(error))
+            self._end_all(answers, "failed", message=str(error))
 
     def _reserve(self, answer: Answer, positions: int) -> bool:
         """Map blocks for an answer's next call, if need be those of who should wait for it."""
-        self._guard([answer], reach_allocate)
+        self._guard([answer], lambda: reach("allocate"))
         while answer.slot >= 0:
             if self.seats.reserve(answer, positions):
                 return True

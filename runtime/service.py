@@ -14,8 +14,9 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Protocol, Self
 
-from runtime.answer import Answer, End, Numbers, Output, Request
+from runtime.answer import Answer, End, Output, Request
 from runtime.engine import Engine
+from runtime.numbers import Numbers
 from runtime.scheduler import Scheduler
 from runtime.streams import Stream
 

@@ -77,6 +77,16 @@ class StepCosts:
         return self.look[min(unseen, len(self.look) - 1)] if self.look else 0.0
 
 
+def costs_by_batch(
+    costs: Costs, batches: Sequence[int], *, draft_tokens: int, catch_up: CatchUp
+) -> dict[int, StepCosts]:
+    """For each batch. Raises ValueError as StepCosts.of."""
+    return {
+        batch: StepCosts.of(costs, batch=batch, draft_tokens=draft_tokens, catch_up=catch_up)
+        for batch in batches
+    }
+
+
 class WidthPolicy(Protocol):
     """One request's policy. `drafts` says how many drafts to verify next, 0: decode plainly."""
 

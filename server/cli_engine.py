@@ -25,7 +25,7 @@ from runtime.scheduler import Limits, Scheduler
 from runtime.sizing import pool_sizes
 from runtime.store import cached_folder, find_or_build
 from runtime.tokenizer import Tokenizer
-from runtime.width import StepCosts
+from runtime.width import StepCosts, costs_by_batch
 from server.cli_build import progress_bar
 
 
@@ -87,10 +87,7 @@ def make_scheduler(
     table = artifact.manifest.costs
     costs: dict[int, StepCosts] | None = None
     if request.draft_tokens is None and table.verify:
-        costs = {
-            batch: StepCosts.of(table, batch=batch, draft_tokens=wanted, catch_up=engine.catch_up)
-            for batch in plan.batches
-        }
+        costs = costs_by_batch(table, plan.batches, draft_tokens=wanted, catch_up=engine.catch_up)
     return Scheduler(
         engine,
         limits=Limits(queued=request.queued),

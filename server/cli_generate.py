@@ -14,9 +14,10 @@ from rich.console import Console
 from runtime.answer import Output, Request
 from runtime.build import open_checkpoint
 from runtime.engine import EngineError, Precision
+from runtime.numbers import summarise
 from runtime.parsers.answer import AnswerParser
 from runtime.parsers.reasoning import Markers
-from runtime.request import SamplingParams, Step, summarise
+from runtime.request import SamplingParams, Step
 from runtime.scheduler import Scheduler
 from runtime.tokenizer import Tokenizer
 from server.cli_engine import EngineRequest, make_scheduler

@@ -17,8 +17,8 @@ from rich.style import Style
 
 from runtime.answer import End, Output
 from runtime.logprobs import TokenLogprobs
+from runtime.numbers import Summary
 from runtime.parsers.answer import Answer
-from runtime.request import Summary
 from server.errors import printable
 
 # Foreground colours that read on dark and light terminals; sampled tokens keep the terminal's own.

@@ -18,7 +18,8 @@ from models.recipe.evaluate import held_out_chats, prompt_of
 from models.recipe.tasks import MAKERS, is_right, is_well_formed
 from runtime.engine import Engine
 from runtime.generate import generate
-from runtime.request import SamplingParams, Step, summarise
+from runtime.numbers import summarise
+from runtime.request import SamplingParams, Step
 
 CONTEXT = 1024
 PROMPT_TOKENS, NEW_TOKENS = 64, 128  # of a library prompt

@@ -4,12 +4,11 @@ Knows presence and defaults. Does not know ranges: SamplingParams refuses what i
 names that the messages use too. Keeps true: a field that is not set is the runtime's default.
 """
 
-import json
 from typing import Any
 
 from fourstep.v1 import inference_pb2 as pb
 
-from runtime.chat import Chat, chat_of
+from runtime.chat import Chat, chat_of, parse_json
 from runtime.parsers.answer import ToolChoice
 from runtime.request import Constraint, SamplingParams
 from server.rpc.served import Asked, Served, seeded
@@ -44,18 +43,13 @@ def chat(message: pb.Chat) -> Chat:
     """Raises ValueError naming the field."""
     value: dict[str, Any] = {
         "messages": [_message(one) for one in message.messages],
-        "tools": [json_of(tool, f"tools_json[{i}]") for i, tool in enumerate(message.tools_json)],
+        "tools": [
+            parse_json(tool, f"tools_json[{i}]") for i, tool in enumerate(message.tools_json)
+        ],
     }
     if message.HasField("reasoning_effort"):
         value["reasoning_effort"] = message.reasoning_effort
     return chat_of(value)
-
-
-def json_of(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where}: is not JSON") from error
 
 
 def tool_choice(message: pb.Chat) -> ToolChoice:

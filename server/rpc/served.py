@@ -17,7 +17,7 @@ from graphs.config import ModelConfig
 from runtime.answer import Request
 from runtime.chat import Chat, ChatTemplate
 from runtime.parsers.reasoning import Markers
-from runtime.request import SamplingParams
+from runtime.request import SamplingParams, check_prompt
 from runtime.service import Service
 from runtime.streams import AsyncStream
 from runtime.tokenizer import Tokenizer
@@ -25,10 +25,6 @@ from runtime.tokenizer import Tokenizer
 
 class DrainingError(RuntimeError):
     """The worker takes no more requests: it is going out of service."""
-
-
-class BusyError(RuntimeError):
-    """A limit of the worker is reached; another one may have room."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,18 +63,13 @@ class Served:
     draining: bool = False
     _open: dict[str, AsyncStream] = field(default_factory=dict)
 
-    @property
-    def open_requests(self) -> int:
-        return len(self._open)
-
     def text(self, text: str) -> Asked:
         """A text to continue. Raises ValueError."""
         return self._checked(Asked(ids=tuple(self.tokenizer.encode(text))))
 
     def tokens(self, ids: tuple[int, ...]) -> Asked:
         """Ids as they are. Raises ValueError."""
-        if bad := [token for token in ids if token >= self.config.vocab_size]:
-            raise ValueError(f"token {bad[0]} is outside 0..{self.config.vocab_size - 1}")
+        check_prompt(ids, self.config.vocab_size)
         return self._checked(Asked(ids=ids))
 
     def chat(self, chat: Chat) -> Asked:
@@ -89,8 +80,6 @@ class Served:
         return self._checked(Asked(ids=ids, tools=chat.tools, chat=True))
 
     def _checked(self, asked: Asked) -> Asked:
-        if not asked.ids:
-            raise ValueError("the prompt is empty")
         if len(asked.ids) >= self.context:
             raise ValueError(
                 f"{len(asked.ids)} prompt tokens leave no room in a context of {self.context}"

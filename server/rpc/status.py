@@ -10,7 +10,7 @@ import grpc
 from runtime.answer import End
 from runtime.scheduler import QueueFullError
 from runtime.service import ServiceClosedError, ServiceFailedError
-from server.rpc.served import BusyError, DrainingError
+from server.rpc.served import DrainingError
 
 
 class UnsupportedError(NotImplementedError):
@@ -20,7 +20,6 @@ class UnsupportedError(NotImplementedError):
 _CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (UnsupportedError, grpc.StatusCode.UNIMPLEMENTED),
     (QueueFullError, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (BusyError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (DrainingError, grpc.StatusCode.UNAVAILABLE),
     (ServiceClosedError, grpc.StatusCode.UNAVAILABLE),
     (ServiceFailedError, grpc.StatusCode.INTERNAL),

@@ -64,7 +64,7 @@ class Worker:
     def __init__(
         self, served: Served, address: str, limits: WorkerLimits, *, reflect: bool = False
     ) -> None:
-        self._served, self._limits = served, limits
+        self._served = served
         self._server = grpc.aio.server(options=limits.options())
         # An attribute that the module gets when it is imported.
         self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]

@@ -14,7 +14,7 @@ from runtime.bench.tables import US, Table, spread
 from runtime.engine import Engine
 from runtime.request import SamplingParams
 from runtime.tokenizer import Tokenizer
-from runtime.width import AutoWidth, StepCosts
+from runtime.width import AutoWidth, costs_by_batch
 from tests.bench.child import Child
 from tests.bench.document import Section
 from tests.bench.prompts import prompts
@@ -72,15 +72,12 @@ def make_runners(what: Subject, artifact: Artifact) -> dict[str, Runner]:
     ]
     runners = {str(engine.draft_tokens): Runner(engine=engine) for engine in engines}
     table, last = artifact.manifest.costs, engines[-1]
-    costs = StepCosts.of(
-        table,
-        batch=what.plan.batches[0],
-        draft_tokens=last.draft_tokens,
-        catch_up=last.catch_up,
+    costs = costs_by_batch(
+        table, what.plan.batches, draft_tokens=last.draft_tokens, catch_up=last.catch_up
     )
 
     def policy() -> AutoWidth:
-        return AutoWidth(tables={1: costs}, rates=list(table.acceptance[: last.draft_tokens]))
+        return AutoWidth(tables=costs, rates=list(table.acceptance[: last.draft_tokens]))
 
     return {**runners, AUTO: Runner(engine=last, policy=policy)}
 

@@ -23,7 +23,7 @@ from runtime.pools import PoolSizes
 from runtime.request import SamplingParams
 from runtime.scheduler import Scheduler
 from runtime.tokenizer import Tokenizer
-from runtime.width import StepCosts
+from runtime.width import costs_by_batch
 from tests.bench.document import Section
 from tests.bench.prompts import prompts
 from tests.bench.subjects import NANO, built
@@ -85,12 +85,9 @@ def make_scheduler(what: Subject, artifact: Artifact) -> Scheduler:
         pools=PoolSizes(full=2 * CONTEXT // 64 + SLOTS * 8, sliding=SLOTS * 16),
     )
     table = artifact.manifest.costs
-    costs = {
-        batch: StepCosts.of(
-            table, batch=batch, draft_tokens=engine.draft_tokens, catch_up=engine.catch_up
-        )
-        for batch in what.plan.batches
-    }
+    costs = costs_by_batch(
+        table, what.plan.batches, draft_tokens=engine.draft_tokens, catch_up=engine.catch_up
+    )
     return Scheduler(engine, costs=costs, prior=table.acceptance)
 
 

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from runtime.answer import End, Numbers, Output
+from runtime.answer import End, Output
 from runtime.metrics import BARREN, Metrics
+from runtime.numbers import Numbers
 from runtime.request import Step
 from runtime.scheduler import QueueFullError, Scheduler
 from runtime.service import Service

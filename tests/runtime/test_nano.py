@@ -15,7 +15,8 @@ from graphs.plan import EnginePlan
 from runtime.chat import Chat, ChatTemplate
 from runtime.engine import Engine, Precision
 from runtime.generate import generate
-from runtime.request import SamplingParams, Step, summarise
+from runtime.numbers import summarise
+from runtime.request import SamplingParams, Step
 from runtime.tokenizer import Tokenizer
 
 NANO = Path(__file__).parents[2] / "models" / "step5-nano"

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from graphs.plan import EnginePlan
 from runtime.engine import Engine, Precision, Turn
 from runtime.generate import generate
-from runtime.request import SamplingParams, Step, summarise
+from runtime.numbers import summarise
+from runtime.request import SamplingParams, Step
 from tests.graphs.whole import BF16, FP32, drafts_from_scratch, golden, golden_model
 
 GREEDY = SamplingParams(max_tokens=40, ignore_eos=True)

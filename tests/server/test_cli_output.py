@@ -7,10 +7,11 @@ import json
 import pytest
 from rich.console import Console
 
-from runtime.answer import End, Numbers, Output
+from runtime.answer import End, Output
 from runtime.logprobs import TokenLogprobs
+from runtime.numbers import Numbers, Summary
 from runtime.parsers.answer import Answer, ToolCall
-from runtime.request import Step, Summary
+from runtime.request import Step
 from server.cli_output import Done, JsonPrinter, TextPrinter, closing_line
 
 GREEN, CYAN, MAGENTA, RESET = "\x1b[32m", "\x1b[36m", "\x1b[35m", "\x1b[0m"

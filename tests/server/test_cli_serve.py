@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
         ("127.8.8.8", True),
         ("[::1]", True),
         ("localhost", True),
-        ("unix:/tmp/socket", True),
+        ("unix:socket", True),
         ("0.0.0.0", False),
         ("[::]", False),
         ("10.0.0.3", False),

@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from runtime.answer import Request
 from runtime.request import SamplingParams
-from tests.server.rpc.working import CONTEXT, Running, running, text_request
+from tests.server.rpc.working import CONTEXT, Running, running, text_request, until
 from tests.server.tiny_checkpoint import write_checkpoint
 
 
@@ -144,10 +144,8 @@ def test_a_full_queue_is_resource_exhausted(worker: Running) -> None:
 
 def idle(worker: Running) -> None:
     """Waits until nothing runs; every block is back."""
-    until = time.monotonic() + 20
-    while sum(worker.served.service.load[phase] for phase in ("queued", "loading", "running")):
-        assert time.monotonic() < until, "something still runs"
-        time.sleep(0.01)
+    phases = ("queued", "loading", "running")
+    until(lambda: not any(worker.served.service.load[phase] for phase in phases))
     assert worker.served.service.load["blocks_used"] == 0
 
 
@@ -202,10 +200,7 @@ def test_draining_finishes_what_runs_and_takes_nothing_new(folder: Path) -> None
         call = worker.inference.Generate(text_request(max_tokens=60))
         first = next(call)
         worker.control.Drain(control_pb2.DrainRequest(timeout_seconds=30))
-        until = time.monotonic() + 10
-        while not worker.served.draining:
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        until(lambda: worker.served.draining)
         assert health(worker, "") == health_pb2.HealthCheckResponse.NOT_SERVING
         with pytest.raises(grpc.RpcError) as caught:
             list(worker.inference.Generate(text_request()))
@@ -239,8 +234,5 @@ def test_a_failed_engine_ends_the_worker(folder: Path, monkeypatch: pytest.Monke
             list(worker.inference.Generate(text_request()))
         assert caught.value.code() == grpc.StatusCode.INTERNAL
         assert "a broken step" in (caught.value.details() or "")
-        until = time.monotonic() + 20
-        while worker.code is None:
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        until(lambda: worker.code is not None)
     assert worker.code == 1

@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,14 @@ def running(folder: Path, *, grace_s: float = 0.05, timeout_s: float = 20.0) -> 
         thread.join(60)
         found[0].channel.close()
     assert not thread.is_alive()
+
+
+def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    """Wait for it. AssertionError if it does not come true in time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come true"
+        time.sleep(0.01)
 
 
 def text_request(text: str = "def read", **sampling: Any) -> pb.GenerateRequest:
