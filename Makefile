@@ -85,7 +85,7 @@ $(READY): pyproject.toml | $(MADE)
 	@touch $@
 
 $(READY_DEV): $(READY)
-	$(PIP) --editable '.[test,lint,nano,bench]'
+	$(PIP) --editable '.[test,lint,nano,bench,otel,gateway]'
 	@touch $@
 
 $(READY_PEERS): $(READY_DEV)
