@@ -50,7 +50,8 @@ class Asked:
 
 @dataclass(kw_only=True)
 class Served:
-    """`context`: positions of prompt and answer. `draft_tokens`: most drafts a step."""
+    """`context`: positions of prompt and answer. `draft_tokens`: most drafts a step. `leaving`:
+    health says so, and requests are still taken until `draining`."""
 
     config: ModelConfig
     tokenizer: Tokenizer
@@ -60,6 +61,7 @@ class Served:
     context: int
     draft_tokens: int
     slots: int
+    leaving: bool = False
     draining: bool = False
     _open: dict[str, AsyncStream] = field(default_factory=dict)
 
