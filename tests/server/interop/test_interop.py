@@ -73,7 +73,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def results(worker: Running, request: pytest.FixtureRequest) -> dict[str, list[Result]]:
     """Everything that one of the clients was told, by case."""
     calls = [call for calls in CASES.values() for call in calls]
-    told = iter(CLIENTS[request.param](f"127.0.0.1:{worker.worker.port}", calls))
+    told = iter(CLIENTS[request.param](worker.worker.listeners[0].address, calls))
     found = {name: [next(told) for _ in calls] for name, calls in CASES.items()}
     idle(worker)
     return found
