@@ -20,10 +20,11 @@ from runtime.grammar import Grammars
 from runtime.scheduler import Scheduler
 from runtime.service import Observer, Service
 from runtime.tokenizer import Tokenizer
-from server.cli_engine import EngineRequest, make_scheduler
+from server.cli_engine import EngineRequest, find_artifact, make_scheduler
 from server.config import ServeConfig
 from server.errors import user_errors
 from server.operations.operations import Operations
+from server.rpc.listener import problems
 from server.rpc.served import Identity, Served
 from server.rpc.worker import Worker
 
@@ -34,6 +35,8 @@ def run(config: ServeConfig) -> None:
     """Serve until told to stop. Raises typer.Exit: 2 for a user's mistake, 1 for a failure."""
     with ExitStack() as stack:
         with user_errors():
+            if wrong := list(problems(config.listeners)):
+                raise ValueError("; ".join(wrong))
             operations = stack.enter_context(Operations(config.operations))
             served = open_served(config, observer=operations.metrics)
         raise typer.Exit(asyncio.run(serve(served, config, operations)))
@@ -46,9 +49,12 @@ def open_served(config: ServeConfig, *, observer: Observer | None = None) -> Ser
     dims = checkpoint.config
     tokenizer = Tokenizer.open(model.checkpoint, vocab_size=dims.vocab_size, bos_id=dims.bos_id)
     grammars = Grammars(tokenizer, eos_ids=dims.stop_ids)
+    artifact = find_artifact(dims, weights, asked)
 
     def factory() -> Scheduler:
-        return make_scheduler(dims, weights, asked, tokenizer=tokenizer, grammars=grammars)
+        return make_scheduler(
+            dims, weights, asked, artifact, tokenizer=tokenizer, grammars=grammars
+        )
 
     service = Service(factory, observer=observer)
     engine = service.engine
@@ -64,10 +70,12 @@ def open_served(config: ServeConfig, *, observer: Observer | None = None) -> Ser
             isa=this_machine().isa,
             precision=model.precision,
             engines=tuple(engine.describe()),
+            artifact=None if artifact is None else artifact.digest,
         ),
         context=model.context,
         draft_tokens=engine.draft_tokens,
         slots=model.slots,
+        tenant_requests=config.limits.tenant_requests,
     )
 
 
@@ -111,6 +119,7 @@ def started(served: Served, worker: Worker) -> dict[str, object]:
     who = served.identity
     return {
         "model": who.name,
+        "artifact": who.artifact,
         "compiler": who.compiler,
         "precision": who.precision,
         "device": who.device,

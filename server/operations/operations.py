@@ -63,7 +63,7 @@ class Operations:
     def serving(self, served: Served) -> None:
         """The worker has begun to serve."""
         who = served.identity
-        labels = (who.name, "", who.compiler, who.precision, who.device)
+        labels = (who.name, who.artifact or "", who.compiler, who.precision, who.device)
         self._worker.labels(*labels).set(1)
         self._served = served
 

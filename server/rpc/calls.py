@@ -56,19 +56,21 @@ async def opened(
         return reading
 
     try:
-        reading, stream = await served.open(request_id, recorded)
+        made = await served.open(request_id, recorded)
     except ERRORS as error:
         await refuse(context, *status_of(error))
     try:
-        yield Call(reading=reading, outputs=_whole(stream, context, record))
+        yield Call(reading=made.reading, outputs=_whole(served, made.stream, context, record))
     finally:
-        served.close(request_id)
+        served.close(made.key)
 
 
-async def _whole(stream: AsyncStream, context: Context, record: Record) -> AsyncIterator[Output]:
+async def _whole(
+    served: Served, stream: AsyncStream, context: Context, record: Record
+) -> AsyncIterator[Output]:
     async for output in stream:
         record.seen(output)
-        status = output.end and status_of_end(output.end)
+        status = output.end and status_of_end(output.end, cut=served.cut)
         if status is not None:
             await refuse(context, *status)
         yield output

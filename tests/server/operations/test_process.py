@@ -104,6 +104,7 @@ def test_one_life(process: Process) -> None:
     (listener,), operations = started["listeners"], started["operations"]
     assert fetch(operations, "/healthz")[0] == fetch(operations, "/readyz")[0] == 200
 
+    before = samples(fetch(operations, "/metrics")[1])
     with grpc.insecure_channel(listener) as channel:
         stub = inference_pb2_grpc.InferenceStub(channel)
         messages = list(stub.Generate(text_request(SECRET), timeout=60))
@@ -119,7 +120,7 @@ def test_one_life(process: Process) -> None:
     assert good["first_token_seconds"] == usage.first_token_seconds
 
     metrics = samples(fetch(operations, "/metrics")[1])
-    assert metrics["fourstep_tokens_total"] == 12
+    assert metrics["fourstep_tokens_total"] == before["fourstep_tokens_total"] + 12
     assert metrics["fourstep_serving"] == 1
     for code in ("OK", "INVALID_ARGUMENT"):
         rpc = "fourstep.v1.Inference/Generate"
