@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from server.cli_client import client_command
 from server.cli_generate_options import generate_command
 from server.errors import fail, printable
 from server.options import NANO, AnyCheckpoint, CompilerName, Pin, Precision, PrecisionName
@@ -28,6 +29,7 @@ app = typer.Typer(
 
 
 app.command("generate")(generate_command)
+app.command("client")(client_command)
 
 
 @app.command("build")
