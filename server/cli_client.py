@@ -90,9 +90,7 @@ def client_command(
         client = Client(
             channel=channel,
             metadata=connection.metadata,
-            screen=Screen(
-                Ink(Console(soft_wrap=True)), Ink(Console(soft_wrap=True, stderr=True))
-            ),
+            screen=Screen(Ink(Console(soft_wrap=True)), Ink(Console(soft_wrap=True, stderr=True))),
             sampling=sampling,
             draft_tokens=spec_tokens,
             timeout=timeout,

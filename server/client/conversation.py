@@ -116,9 +116,7 @@ def _message(value: dict[str, Any]) -> pb.Message:
     for call in value.get("tool_calls") or ():
         function = call.get("function", call)
         arguments = json.dumps(function["arguments"])
-        made.tool_calls.add(
-            id=call.get("id", ""), name=function["name"], arguments_json=arguments
-        )
+        made.tool_calls.add(id=call.get("id", ""), name=function["name"], arguments_json=arguments)
     return made
 
 

@@ -25,7 +25,7 @@ class AnswerError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Client:
-    """One worker. `sampling` and `draft_tokens` are those of every request; `timeout` in seconds."""
+    """One worker. `sampling`, `draft_tokens` and `timeout` (in seconds) go with every request."""
 
     channel: grpc.Channel
     metadata: Metadata

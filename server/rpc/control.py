@@ -11,7 +11,7 @@ from fourstep.v1 import control_pb2 as pb
 from fourstep.v1 import control_pb2_grpc as pb_grpc
 
 from runtime.request import MAX_ANSWERS, MAX_TOP_LOGPROBS, ConstraintKind
-from server.rpc.inference import Context
+from server.rpc.calls import Context
 from server.rpc.served import Served
 
 Drain = Callable[[float | None, float | None], object]

@@ -1,32 +1,20 @@
 """fourstep.v1.Inference: requests translated, queued, and their outputs translated back.
 
-Knows messages, statuses and one Served. Decides nothing of its own. Keeps true: whoever stops
-listening, cancels or runs out of time ends the request within a step; a call ends once, with a
-status that says why.
+Knows messages and one Served. Decides nothing of its own. Keeps true: what a message says is what
+the runtime is asked, and nothing else.
 """
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, NoReturn
 
-import grpc
 from fourstep.v1 import inference_pb2 as pb
 from fourstep.v1 import inference_pb2_grpc as pb_grpc
 
-from runtime.request import SamplingParams
 from server.rpc import asking
 from server.rpc.answering import Answers
-from server.rpc.served import Asked, Served, new_id
-from server.rpc.status import ERRORS, status_of, status_of_end
-
-# grpc's own class is generic in the messages of each method.
-Context = Any
-
-
-async def refuse(context: Context, code: grpc.StatusCode, details: str) -> NoReturn:
-    """End the call with this status."""
-    await context.abort(code, details)
-    raise AssertionError("abort raises")
+from server.rpc.calls import Context, opened, refuse, seconds_left
+from server.rpc.served import Reading, Served, new_id
+from server.rpc.status import ERRORS, status_of
 
 
 class Inference(pb_grpc.InferenceServicer):
@@ -39,31 +27,16 @@ class Inference(pb_grpc.InferenceServicer):
         self, request: pb.GenerateRequest, context: Context
     ) -> AsyncIterator[pb.GenerateResponse]:
         request_id = request.request_id or new_id()
-        try:
-            prompt, params = await asyncio.to_thread(self._read, request)
-            stream = await self._served.open(
-                self._served.request(
-                    request_id,
-                    prompt,
-                    params,
-                    remaining=min(context.time_remaining() or self._cap, self._cap),
-                    priority=request.priority,
-                    salt=request.cache_salt,
-                    draft_tokens=request.draft_tokens if request.HasField("draft_tokens") else None,
-                )
-            )
-        except ERRORS as error:
-            await refuse(context, *status_of(error))
-        answers = self._answers(request, request_id, prompt, params)
-        try:
-            async for output in stream:
-                status = output.end and status_of_end(output.end)
-                if status is not None:
-                    await refuse(context, *status)
+        remaining = seconds_left(context, self._cap)
+
+        def read() -> Reading:
+            return self._read(request, request_id, remaining)
+
+        async with opened(self._served, request_id, read, context) as call:
+            answers = self._answers(request, call.reading)
+            async for output in call.outputs:
                 for message in answers.messages(output):
                     yield message
-        finally:
-            self._served.close(request_id)
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         try:
@@ -78,18 +51,25 @@ class Inference(pb_grpc.InferenceServicer):
         cancelled = [one for one in request.request_ids if self._served.cancel(one)]
         return pb.CancelResponse(cancelled_ids=cancelled)
 
-    def _read(self, request: pb.GenerateRequest) -> tuple[Asked, SamplingParams]:
+    def _read(self, request: pb.GenerateRequest, request_id: str, remaining: float) -> Reading:
         prompt = asking.asked(request.prompt, self._served)
-        return prompt, asking.sampling(request.sampling, prompt, self._served)
+        return self._served.request(
+            request_id,
+            prompt,
+            asking.sampling(request.sampling, prompt, self._served),
+            remaining=remaining,
+            priority=request.priority,
+            salt=request.cache_salt,
+            draft_tokens=request.draft_tokens if request.HasField("draft_tokens") else None,
+        )
 
-    def _answers(
-        self, request: pb.GenerateRequest, request_id: str, prompt: Asked, params: SamplingParams
-    ) -> Answers:
+    def _answers(self, request: pb.GenerateRequest, reading: Reading) -> Answers:
+        asked, params = reading.prompt, reading.request.params
         return Answers(
-            request_id=request_id,
+            request_id=reading.request.id,
             tokenizer=self._served.tokenizer,
-            prompt=prompt,
-            parse=request.parse if request.HasField("parse") else prompt.chat,
+            prompt=asked,
+            parse=request.parse if request.HasField("parse") else asked.chat,
             tool_choice=asking.tool_choice(request.prompt.chat),
             skip_special=params.skip_special_tokens,
             seed=params.seed,

@@ -1,8 +1,8 @@
 """What the servicers of one process share: the model being served and the requests that are open.
 
 Knows the runtime's service and the checkpoint's text side. Does not know messages of any protocol.
-Keeps true: a request id is open once at a time; what is asked for is checked before it is queued,
-off the event loop.
+Keeps true: a request id is open once at a time, from the moment that it is read, so that it can be
+cancelled in every state; what is asked for is checked before it is queued, off the event loop.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import dataclasses
 import secrets
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,10 @@ from runtime.tokenizer import Tokenizer
 
 class DrainingError(RuntimeError):
     """The worker takes no more requests: it is going out of service."""
+
+
+class CancelledRequestError(RuntimeError):
+    """Somebody cancelled the request before it was queued."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +53,21 @@ class Asked:
     chat: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """A message read: what it asks, and that as the runtime takes it."""
+
+    prompt: Asked
+    request: Request
+
+
+Opening = asyncio.Task[tuple[Reading, AsyncStream]]
+
+
 @dataclass(kw_only=True)
 class Served:
-    """`context`: positions of prompt and answer. `draft_tokens`: most drafts a step."""
+    """`context`: positions of prompt and answer. `draft_tokens`: most drafts a step. `leaving`:
+    health says so, and requests are still taken until `draining`."""
 
     config: ModelConfig
     tokenizer: Tokenizer
@@ -60,8 +77,9 @@ class Served:
     context: int
     draft_tokens: int
     slots: int
+    leaving: bool = False
     draining: bool = False
-    _open: dict[str, AsyncStream] = field(default_factory=dict)
+    _open: dict[str, Opening] = field(default_factory=dict)
 
     def text(self, text: str) -> Asked:
         """A text to continue. Raises ValueError."""
@@ -104,9 +122,9 @@ class Served:
         priority: int = 0,
         salt: str = "",
         draft_tokens: int | None = None,
-    ) -> Request:
+    ) -> Reading:
         """`remaining`: seconds until the caller's deadline."""
-        return Request(
+        request = Request(
             id=request_id,
             prompt=asked.ids,
             params=params,
@@ -115,39 +133,61 @@ class Served:
             salt=salt,
             draft_tokens=draft_tokens,
         )
+        return Reading(prompt=asked, request=request)
 
-    async def open(self, request: Request) -> AsyncStream:
-        """Queue a request. Raises ValueError, DrainingError and as Service.submit."""
+    async def open(
+        self, request_id: str, read: Callable[[], Reading]
+    ) -> tuple[Reading, AsyncStream]:
+        """Queue the request that `read` makes, off the event loop. To be closed at its end.
+
+        Raises what `read` does, ValueError, DrainingError, CancelledRequestError and as
+        Service.submit.
+        """
         if self.draining:
             raise DrainingError("draining: no new requests")
-        if request.id in self._open:
-            raise ValueError(f"request id {request.id!r} is in use")
-        stream = await AsyncStream.open(self.service, request)
-        self._open[request.id] = stream
-        return stream
+        if request_id in self._open:
+            raise ValueError(f"request id {request_id!r} is in use")
+        opening = self._open[request_id] = asyncio.create_task(self._read(read))
+        try:
+            await asyncio.wait([opening])
+            if opening.cancelled():
+                raise CancelledRequestError("cancelled")
+            return opening.result()
+        except BaseException:
+            self.close(request_id)
+            raise
+
+    async def _read(self, read: Callable[[], Reading]) -> tuple[Reading, AsyncStream]:
+        reading = await asyncio.to_thread(read)
+        return reading, await AsyncStream.open(self.service, reading.request)
 
     def close(self, request_id: str) -> None:
         """The call that opened the request is over."""
-        stream = self._open.pop(request_id, None)
-        if stream is not None:
-            stream.cancel()
+        _cancel(self._open.pop(request_id))
 
     def cancel(self, request_id: str) -> bool:
         """End an open request; False if there is no such one."""
-        stream = self._open.get(request_id)
-        if stream is None:
+        opening = self._open.get(request_id)
+        if opening is None:
             return False
-        stream.cancel()
+        _cancel(opening)
         return True
 
     def cancel_all(self) -> None:
-        for stream in list(self._open.values()):
-            stream.cancel()
+        for opening in list(self._open.values()):
+            _cancel(opening)
 
     async def idle(self) -> None:
         """Until no request is open."""
         while self._open:
             await asyncio.sleep(0.01)
+
+
+def _cancel(opening: Opening) -> None:
+    """Whether its stream is there yet or not."""
+    if opening.cancel() or opening.cancelled() or opening.exception() is not None:
+        return
+    opening.result()[1].cancel()
 
 
 def new_id() -> str:

@@ -10,7 +10,7 @@ import grpc
 from runtime.answer import End
 from runtime.scheduler import QueueFullError
 from runtime.service import ServiceClosedError, ServiceFailedError
-from server.rpc.served import DrainingError
+from server.rpc.served import CancelledRequestError, DrainingError
 
 
 class UnsupportedError(NotImplementedError):
@@ -21,6 +21,7 @@ _CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (UnsupportedError, grpc.StatusCode.UNIMPLEMENTED),
     (QueueFullError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (DrainingError, grpc.StatusCode.UNAVAILABLE),
+    (CancelledRequestError, grpc.StatusCode.CANCELLED),
     (ServiceClosedError, grpc.StatusCode.UNAVAILABLE),
     (ServiceFailedError, grpc.StatusCode.INTERNAL),
     (ValueError, grpc.StatusCode.INVALID_ARGUMENT),

@@ -1,0 +1,64 @@
+"""One Generate call of any protocol: opened, its outputs as they come, ended once with a status.
+
+Knows contexts, statuses and one Served. Does not know messages: the caller reads and writes them.
+Keeps true: whoever stops listening, cancels or runs out of time ends the request within a step; a
+call ends once, with a status that says why.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import grpc
+
+from runtime.answer import Output
+from runtime.streams import AsyncStream
+from server.rpc.served import Reading, Served
+from server.rpc.status import ERRORS, status_of, status_of_end
+
+# grpc's own class is generic in the messages of each method.
+Context = Any
+
+
+async def refuse(context: Context, code: grpc.StatusCode, details: str) -> NoReturn:
+    """End the call with this status."""
+    await context.abort(code, details)
+    raise AssertionError("abort raises")
+
+
+def seconds_left(context: Context, cap: float) -> float:
+    """Until the caller's deadline, `cap` at most."""
+    left = context.time_remaining()
+    return cap if left is None else min(left, cap)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """`outputs` are those of answers that do well: any other end ends the call."""
+
+    reading: Reading
+    outputs: AsyncIterator[Output]
+
+
+@asynccontextmanager
+async def opened(
+    served: Served, request_id: str, read: Callable[[], Reading], context: Context
+) -> AsyncIterator[Call]:
+    """The request that `read` makes, off the event loop, and its end with that of the block."""
+    try:
+        reading, stream = await served.open(request_id, read)
+    except ERRORS as error:
+        await refuse(context, *status_of(error))
+    try:
+        yield Call(reading=reading, outputs=_whole(stream, context))
+    finally:
+        served.close(request_id)
+
+
+async def _whole(stream: AsyncStream, context: Context) -> AsyncIterator[Output]:
+    async for output in stream:
+        status = output.end and status_of_end(output.end)
+        if status is not None:
+            await refuse(context, *status)
+        yield output

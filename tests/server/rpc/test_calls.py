@@ -1,0 +1,72 @@
+"""A call that ends before its request is queued: cancelled or left while it is still being read."""
+
+import threading
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from fourstep.v1 import inference_pb2 as pb
+
+from server.rpc.served import Asked
+from tests.server.rpc.working import Running, running, text_request, until
+from tests.server.tiny_checkpoint import write_checkpoint
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(write_checkpoint(tmp_path_factory.mktemp("calls") / "tiny")) as made:
+        yield made
+
+
+@pytest.fixture
+def gate(worker: Running, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Prompts are read once it is set."""
+    made, read = threading.Event(), worker.served.text
+
+    def slow(text: str) -> Asked:
+        assert made.wait(60)
+        return read(text)
+
+    monkeypatch.setattr(worker.served, "text", slow)
+    yield made
+    made.set()
+
+
+def named() -> pb.GenerateRequest:
+    request = text_request()
+    request.request_id = "mine"
+    return request
+
+
+def cancelled(worker: Running) -> list[str]:
+    return list(worker.inference.Cancel(pb.CancelRequest(request_ids=["mine"])).cancelled_ids)
+
+
+def test_cancel_ends_a_request_that_is_being_read(worker: Running, gate: threading.Event) -> None:
+    call = worker.inference.Generate(named())
+    until(lambda: cancelled(worker) == ["mine"])
+    with pytest.raises(grpc.RpcError) as caught:
+        list(call)
+    assert caught.value.code() == grpc.StatusCode.CANCELLED
+    assert cancelled(worker) == []
+    gate.set()
+    assert len(list(worker.inference.Generate(named()))) > 1  # the id is free again
+
+
+def test_an_id_is_in_use_from_the_beginning(worker: Running, gate: threading.Event) -> None:
+    first = worker.inference.Generate(named())
+    until(lambda: "mine" in worker.served._open)
+    with pytest.raises(grpc.RpcError) as caught:
+        list(worker.inference.Generate(named()))
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    gate.set()
+    assert list(first)[-1].HasField("end")
+
+
+def test_who_leaves_while_it_is_read_runs_nothing(worker: Running, gate: threading.Event) -> None:
+    call = worker.inference.Generate(named())
+    until(lambda: "mine" in worker.served._open)
+    call.cancel()
+    until(lambda: not worker.served._open)
+    gate.set()
+    assert not any(worker.served.service.load[name] for name in ("queued", "loading", "running"))
