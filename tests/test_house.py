@@ -93,7 +93,12 @@ def declared(*groups: str) -> set[str]:
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
 def test_third_party_imports_are_declared(path: Path) -> None:
     top = path.relative_to(ROOT).parts[0]
-    extras = {"models": ["nano"], "tests": ["test", "nano"], "runtime": ["bench"]}.get(top, [])
+    extras = {
+        "models": ["nano"],
+        "tests": ["test", "nano"],
+        "runtime": ["bench"],
+        "server": ["bench"],
+    }.get(top, [])
     known = declared(*extras) | set(sys.stdlib_module_names) | {*PACKAGES, CONTRACT, "tests"}
     unknown = {
         name for _, name in imports(path) if DISTRIBUTION.get(name, name).lower() not in known
