@@ -94,6 +94,7 @@ def open_served(options: ServeOptions) -> Served:
     service = Service(factory)
     engine = service.engine
     return Served(
+        folder=options.checkpoint.resolve(),
         config=config,
         tokenizer=tokenizer,
         template=template_of(options.checkpoint, tokenizer),
