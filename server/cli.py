@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from server.cli_generate_options import generate_command
+from server.cli_serve_options import serve_command
 from server.errors import fail, printable
 from server.options import NANO, AnyCheckpoint, CompilerName, Pin, Precision, PrecisionName
 
@@ -28,6 +29,7 @@ app = typer.Typer(
 
 
 app.command("generate")(generate_command)
+app.command("serve")(serve_command)
 
 
 @app.command("build")
@@ -107,65 +109,6 @@ def inspect_command(
         typer.echo(json.dumps(report.to_json(), indent=2))
     else:
         Console(highlight=False).print(render(report))
-
-
-@app.command("serve")
-def serve_command(
-    checkpoint: AnyCheckpoint = NANO,
-    host: Annotated[str, typer.Option(help="Address to listen on, or unix:PATH.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 50051,
-    exposed: Annotated[
-        bool, typer.Option("--exposed", help="Listen beyond this machine, without encryption.")
-    ] = False,
-    reflection: Annotated[
-        bool, typer.Option("--reflection", help="Let clients ask which services there are.")
-    ] = False,
-    slots: Annotated[int, typer.Option(min=1, help="Answers that run at once.")] = 4,
-    context: Annotated[int, typer.Option(min=2, help="Positions of prompt and answer.")] = 4096,
-    queued: Annotated[int, typer.Option(min=1, help="Answers that may wait.")] = 256,
-    spec_tokens: Annotated[
-        int | None, typer.Option(min=0, max=3, help="Drafts a step; not given: as many as pay.")
-    ] = None,
-    grace: Annotated[
-        float, typer.Option(min=0, help="Seconds of admitting still, once told to stop.")
-    ] = 2.0,
-    timeout: Annotated[
-        float, typer.Option(min=0, help="Seconds that running answers then have.")
-    ] = 60.0,
-    precision: Precision = PrecisionName.bf16,
-    compiler: Annotated[
-        CompilerName, typer.Option(help="eager needs no build, and is slow.")
-    ] = CompilerName.inductor,
-    artifact: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Engines made by fourstep build.")
-    ] = None,
-    artifact_sha256: Pin = None,
-) -> None:
-    """Serve fourstep.v1 over gRPC."""
-    from server.cli_engine import EngineRequest
-    from server.cli_serve import ServeOptions, run
-    from server.rpc.worker import WorkerLimits
-
-    run(
-        ServeOptions(
-            checkpoint=checkpoint,
-            host=host,
-            port=port,
-            exposed=exposed,
-            reflect=reflection,
-            engine=EngineRequest(
-                compiler=compiler.value,
-                artifact=artifact,
-                artifact_sha256=artifact_sha256,
-                precision=precision.value,
-                draft_tokens=spec_tokens,
-                context=context,
-                slots=slots,
-                queued=queued,
-            ),
-            limits=WorkerLimits(grace_s=grace, timeout_s=timeout),
-        )
-    )
 
 
 @app.command("bench")

@@ -1,13 +1,10 @@
-"""`fourstep serve`: a checkpoint behind gRPC, fourstep.v1.
+"""`fourstep serve`: a checkpoint behind gRPC.
 
-Joins checkpoint, engine, service and worker. Keeps true: everything a user can get wrong is found
-before the port is open, all of it at once where it is about options; without being told to, nothing
-listens beyond this machine.
+Joins checkpoint, engine, service and worker, and says what runs. Keeps true: what a configuration
+has wrong is found before a model is loaded; nothing is reached before the model is loaded.
 """
 
 import asyncio
-import ipaddress
-from dataclasses import dataclass
 from pathlib import Path
 
 import typer
@@ -21,95 +18,63 @@ from runtime.scheduler import Scheduler
 from runtime.service import Service
 from runtime.tokenizer import Tokenizer
 from server.cli_engine import EngineRequest, make_scheduler
+from server.config import ServeConfig
 from server.errors import user_errors
 from server.rpc.served import Identity, Served
-from server.rpc.worker import Worker, WorkerLimits
+from server.rpc.worker import Worker
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServeOptions:
-    """`host` is an address or unix:PATH; `port` 0: any. `exposed`: listen beyond this machine,
-    without encryption."""
-
-    checkpoint: Path
-    host: str
-    port: int
-    exposed: bool
-    reflect: bool
-    engine: EngineRequest
-    limits: WorkerLimits
-
-    @property
-    def address(self) -> str:
-        return self.host if self.host.startswith("unix:") else f"{self.host}:{self.port}"
-
-    def check(self) -> None:
-        """ValueError with everything that is wrong."""
-        wrong = []
-        if not self.exposed and not is_local(self.host):
-            wrong.append(
-                f"--host {self.host}: is not this machine, and nothing is encrypted: use "
-                "127.0.0.1, a unix: socket, or --exposed where the network is trusted"
-            )
-        if self.engine.slots < 1:
-            wrong.append(f"--slots {self.engine.slots}: must be at least 1")
-        if self.engine.context < 2:
-            wrong.append(f"--context {self.engine.context}: must be at least 2")
-        if wrong:
-            raise ValueError("; ".join(wrong))
-
-
-def is_local(host: str) -> bool:
-    """Whether only this machine can reach an address."""
-    if host.startswith("unix:") or host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-def run(options: ServeOptions) -> None:
+def run(config: ServeConfig) -> None:
     """Serve until told to stop. Raises typer.Exit: 2 for a user's mistake, 1 for a failure."""
     with user_errors():
-        options.check()
-        served = open_served(options)
-    code = asyncio.run(serve(served, options))
-    raise typer.Exit(code)
+        served = open_served(config)
+    raise typer.Exit(asyncio.run(serve(served, config)))
 
 
-def open_served(options: ServeOptions) -> Served:
+def open_served(config: ServeConfig) -> Served:
     """The checkpoint, loaded and its engines bound. Raises ValueError or OSError."""
-    asked = options.engine
-    checkpoint, weights = open_checkpoint(options.checkpoint, drafting=asked.draft_tokens != 0)
-    config = checkpoint.config
-    tokenizer = Tokenizer.open(
-        options.checkpoint, vocab_size=config.vocab_size, bos_id=config.bos_id
-    )
-    grammars = Grammars(tokenizer, eos_ids=config.stop_ids)
+    model, asked = config.model, engine_request(config)
+    checkpoint, weights = open_checkpoint(model.checkpoint, drafting=model.spec_tokens != 0)
+    dims = checkpoint.config
+    tokenizer = Tokenizer.open(model.checkpoint, vocab_size=dims.vocab_size, bos_id=dims.bos_id)
+    grammars = Grammars(tokenizer, eos_ids=dims.stop_ids)
 
     def factory() -> Scheduler:
-        return make_scheduler(config, weights, asked, tokenizer=tokenizer, grammars=grammars)
+        return make_scheduler(dims, weights, asked, tokenizer=tokenizer, grammars=grammars)
 
     service = Service(factory)
     engine = service.engine
     return Served(
-        folder=options.checkpoint.resolve(),
-        config=config,
+        folder=model.checkpoint.resolve(),
+        config=dims,
         tokenizer=tokenizer,
-        template=template_of(options.checkpoint, tokenizer),
+        template=template_of(model.checkpoint, tokenizer),
         service=service,
         identity=Identity(
-            name=options.checkpoint.resolve().name,
-            compiler=asked.compiler,
+            name=model.checkpoint.resolve().name,
+            compiler=model.compiler,
             device=this_machine().device,
             isa=this_machine().isa,
-            precision=asked.precision,
+            precision=model.precision,
             engines=tuple(engine.describe()),
         ),
-        context=asked.context,
+        context=model.context,
         draft_tokens=engine.draft_tokens,
-        slots=asked.slots,
+        slots=model.slots,
+    )
+
+
+def engine_request(config: ServeConfig) -> EngineRequest:
+    model = config.model
+    return EngineRequest(
+        compiler=model.compiler,
+        artifact=model.artifact,
+        artifact_sha256=model.artifact_sha256,
+        precision=model.precision,
+        draft_tokens=model.spec_tokens,
+        context=model.context,
+        slots=model.slots,
+        queued=config.limits.queued,
     )
 
 
@@ -120,25 +85,25 @@ def template_of(folder: Path, tokenizer: Tokenizer) -> ChatTemplate | None:
     return ChatTemplate.open(folder, special_tokens={"bos_token": tokenizer.bos_token})
 
 
-async def serve(served: Served, options: ServeOptions) -> int:
-    worker = Worker(served, options.address, options.limits, reflect=options.reflect)
+async def serve(served: Served, config: ServeConfig) -> int:
+    worker = Worker(served, config)
     await worker.start()
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(banner(served, options, worker.port))
+    console.print(banner(served, config, worker), markup=False)
     return await worker.run()
 
 
-def banner(served: Served, options: ServeOptions, port: int) -> str:
+def banner(served: Served, config: ServeConfig, worker: Worker) -> str:
     """What runs, where, and within which limits."""
-    who, limits = served.identity, options.limits
+    who, limits = served.identity, config.limits
     captured = sum(captured for _, captured in who.engines)
-    where = options.host if options.host.startswith("unix:") else f"{options.host}:{port}"
     return "\n".join(
         (
             f"{who.name} on {who.device} ({who.isa}), {who.precision}, {who.compiler}",
             f"{len(who.engines)} engines, {captured} captured; {served.slots} slots of "
             f"{served.context} positions; up to {served.draft_tokens} drafts a step",
-            f"fourstep.v1 on {where}, plaintext; requests to {limits.message_mib} MiB, "
-            f"{options.engine.queued} may wait, {limits.deadline_s:.0f} s each at most",
+            *(f"{', '.join(one.services)} on {one.address}" for one in worker.listeners),
+            f"requests to {limits.message_mib} MiB, {limits.queued} may wait, "
+            f"{limits.deadline_s:.0f} s each at most",
         )
     )

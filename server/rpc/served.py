@@ -68,7 +68,7 @@ Opening = asyncio.Task[tuple[Reading, AsyncStream]]
 @dataclass(kw_only=True)
 class Served:
     """`folder`: the checkpoint's. `context`: positions of prompt and answer. `draft_tokens`: most
-    drafts a step."""
+    drafts a step. `leaving`: health says so, and requests are still taken until `draining`."""
 
     folder: Path
     config: ModelConfig
@@ -79,6 +79,7 @@ class Served:
     context: int
     draft_tokens: int
     slots: int
+    leaving: bool = False
     draining: bool = False
     _open: dict[str, Opening] = field(default_factory=dict)
 

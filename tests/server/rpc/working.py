@@ -12,57 +12,72 @@ import grpc
 from fourstep.v1 import control_pb2_grpc, inference_pb2_grpc
 from fourstep.v1 import inference_pb2 as pb
 
-from server.cli_engine import EngineRequest
-from server.cli_serve import ServeOptions, open_served
+from server.cli_serve import open_served
+from server.config import (
+    DrainConfig,
+    LimitsConfig,
+    ListenerConfig,
+    ModelSection,
+    OperationsConfig,
+    ServeConfig,
+)
 from server.rpc.served import Served
-from server.rpc.worker import Worker, WorkerLimits
+from server.rpc.worker import Worker
 
 CONTEXT = 256
 
 
 class Running:
-    """The worker, and a client's channel to it; `code` is the exit code once it is over."""
+    """The worker, and a client's channel to its first listener; `code` is the exit code once it is
+    over."""
 
     def __init__(self, worker: Worker, served: Served, loop: asyncio.AbstractEventLoop) -> None:
-        self.worker, self.served, self._loop = worker, served, loop
-        self.channel = grpc.insecure_channel(f"127.0.0.1:{worker.port}")
+        self.worker, self.served, self.loop = worker, served, loop
+        self.channel = grpc.insecure_channel(worker.listeners[0].address)
         self.inference = inference_pb2_grpc.InferenceStub(self.channel)
         self.control = control_pb2_grpc.ControlStub(self.channel)
         self.code: int | None = None
 
     def drain(self) -> None:
-        self._loop.call_soon_threadsafe(self.worker.drain)
+        self.loop.call_soon_threadsafe(self.worker.drain)
 
 
-def options(folder: Path, *, grace_s: float = 0.05, timeout_s: float = 20.0) -> ServeOptions:
-    return ServeOptions(
-        checkpoint=folder,
-        host="127.0.0.1",
-        port=0,
-        exposed=False,
-        reflect=True,
-        engine=EngineRequest(
-            compiler="eager",
-            artifact=None,
-            artifact_sha256=None,
-            precision="bf16",
-            draft_tokens=None,
-            context=CONTEXT,
-            slots=2,
-            queued=4,
-        ),
-        limits=WorkerLimits(grace_s=grace_s, timeout_s=timeout_s),
+FEW = LimitsConfig(queued=4)
+ANYWHERE = ListenerConfig(address="127.0.0.1:0", reflection=True)
+
+
+def tiny_config(
+    folder: Path,
+    *,
+    listeners: tuple[ListenerConfig, ...] = (ANYWHERE,),
+    limits: LimitsConfig = FEW,
+    grace_s: float = 0.05,
+    timeout_s: float = 20.0,
+) -> ServeConfig:
+    """Two slots of a checkpoint without a build."""
+    return ServeConfig(
+        model=ModelSection(checkpoint=folder, compiler="eager", context=CONTEXT, slots=2),
+        listeners=listeners,
+        limits=limits,
+        drain=DrainConfig(grace_s=grace_s, timeout_s=timeout_s),
+        operations=OperationsConfig(address=None),
     )
 
 
 @contextmanager
-def running(folder: Path, *, grace_s: float = 0.05, timeout_s: float = 20.0) -> Iterator[Running]:
-    chosen = options(folder, grace_s=grace_s, timeout_s=timeout_s)
-    served = open_served(chosen)
+def running(folder: Path, **changes: Any) -> Iterator[Running]:
+    """A worker of `tiny_config` with these changes."""
+    with running_as(tiny_config(folder, **changes)) as found:
+        yield found
+
+
+@contextmanager
+def running_as(config: ServeConfig) -> Iterator[Running]:
+    served = open_served(config)
     started, found = threading.Event(), list[Running]()
 
     async def main() -> int:
-        worker = Worker(served, chosen.address, chosen.limits, reflect=chosen.reflect)
+        worker = Worker(served, config)
         await worker.start()
         found.append(Running(worker, served, asyncio.get_running_loop()))
         started.set()

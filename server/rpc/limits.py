@@ -1,0 +1,30 @@
+"""LimitsConfig as grpc takes it, and how long a silent connection lives.
+
+Knows the names of channel arguments. Keeps true: a client may ping a silent call as often as it
+likes, for ever, since long prompts are silent for long; a client that vanished without a word is
+found within a minute and a half.
+"""
+
+from server.config import LimitsConfig
+
+_PING_AFTER_S, _PING_ANSWER_S = 60, 20
+_HANDSHAKE_S = 20  # a connection that has not shaken hands by then is closed
+
+
+def options(limits: LimitsConfig) -> list[tuple[str, int]]:
+    """The channel arguments of one server."""
+    return [
+        ("grpc.max_receive_message_length", limits.message_mib * 2**20),
+        ("grpc.max_concurrent_streams", limits.streams),
+        ("grpc.max_allowed_incoming_connections", limits.connections),
+        ("grpc.max_metadata_size", limits.metadata_kib * 2**10),
+        ("grpc.absolute_max_metadata_size", limits.metadata_kib * 2**10),
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_S * 1000),
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.keepalive_time_ms", _PING_AFTER_S * 1000),
+        ("grpc.keepalive_timeout_ms", _PING_ANSWER_S * 1000),
+        # Two listeners of one address are a mistake, not a way to share it.
+        ("grpc.so_reuseport", 0),
+    ]

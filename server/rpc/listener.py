@@ -1,0 +1,86 @@
+"""One address: a server of its own, the services of its protocol, and what is said of its health.
+
+Knows servicers and grpc's server. Does not know when to serve (worker.py). Keeps true: health names
+exactly the services that are here, and "" for all of them.
+"""
+
+from collections.abc import Sequence
+
+import grpc
+from fourstep.v1 import (
+    control_pb2,
+    control_pb2_grpc,
+    inference_pb2,
+    inference_pb2_grpc,
+)
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from server.config import LimitsConfig, ListenerConfig, host_of
+from server.rpc.control import Control, Drain
+from server.rpc.inference import Inference
+from server.rpc.limits import options
+from server.rpc.served import Served
+from server.vllm.servicer import add_vllm
+
+_FOURSTEP = tuple(
+    file.DESCRIPTOR.services_by_name[name].full_name
+    for file, name in ((inference_pb2, "Inference"), (control_pb2, "Control"))
+)
+Status = health_pb2.HealthCheckResponse.ServingStatus
+
+
+class Listener:
+    """Bound when it is made, which needs a running event loop; answers from `start` on. The first
+    of `interceptors` sees every call, those that the others refuse as well."""
+
+    def __init__(
+        self,
+        config: ListenerConfig,
+        limits: LimitsConfig,
+        served: Served,
+        *,
+        drain: Drain,
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    ) -> None:
+        self.config = config
+        self._server = grpc.aio.server(
+            options=options(limits),
+            interceptors=tuple(interceptors),
+            maximum_concurrent_rpcs=limits.calls,
+        )
+        # An attribute that the module gets when it is imported.
+        self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        self.services = self._register(served, limits, drain)
+        if config.reflection:
+            names = (*self.services, health.SERVICE_NAME, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, self._server)
+        self.port = self._server.add_insecure_port(config.address)
+
+    @property
+    def address(self) -> str:
+        """With the port that was found."""
+        if self.config.address.startswith("unix:"):
+            return self.config.address
+        return f"{host_of(self.config.address)}:{self.port}"
+
+    async def start(self) -> None:
+        await self._server.start()
+
+    async def say(self, status: Status) -> None:
+        for name in ("", *self.services):
+            await self._health.set(name, status)
+
+    async def stop(self, grace: float) -> None:
+        await self._server.stop(grace)
+
+    def _register(self, served: Served, limits: LimitsConfig, drain: Drain) -> tuple[str, ...]:
+        """The names of the services."""
+        if self.config.protocol == "vllm":
+            return (add_vllm(self._server, served, deadline_cap=limits.deadline_s),)
+        inference = Inference(served, deadline_cap=limits.deadline_s)
+        inference_pb2_grpc.add_InferenceServicer_to_server(inference, self._server)
+        control = Control(served, drain=drain)
+        control_pb2_grpc.add_ControlServicer_to_server(control, self._server)
+        return _FOURSTEP
