@@ -17,9 +17,10 @@ from runtime.grammar import Grammars
 from runtime.scheduler import Scheduler
 from runtime.service import Service
 from runtime.tokenizer import Tokenizer
-from server.cli_engine import EngineRequest, make_scheduler
+from server.cli_engine import EngineRequest, find_artifact, make_scheduler
 from server.config import ServeConfig
 from server.errors import user_errors
+from server.rpc.listener import problems
 from server.rpc.served import Identity, Served
 from server.rpc.worker import Worker
 
@@ -27,6 +28,8 @@ from server.rpc.worker import Worker
 def run(config: ServeConfig) -> None:
     """Serve until told to stop. Raises typer.Exit: 2 for a user's mistake, 1 for a failure."""
     with user_errors():
+        if wrong := list(problems(config.listeners)):
+            raise ValueError("; ".join(wrong))
         served = open_served(config)
     raise typer.Exit(asyncio.run(serve(served, config)))
 
@@ -38,9 +41,12 @@ def open_served(config: ServeConfig) -> Served:
     dims = checkpoint.config
     tokenizer = Tokenizer.open(model.checkpoint, vocab_size=dims.vocab_size, bos_id=dims.bos_id)
     grammars = Grammars(tokenizer, eos_ids=dims.stop_ids)
+    artifact = find_artifact(dims, weights, asked)
 
     def factory() -> Scheduler:
-        return make_scheduler(dims, weights, asked, tokenizer=tokenizer, grammars=grammars)
+        return make_scheduler(
+            dims, weights, asked, artifact, tokenizer=tokenizer, grammars=grammars
+        )
 
     service = Service(factory)
     engine = service.engine
@@ -57,10 +63,12 @@ def open_served(config: ServeConfig) -> Served:
             isa=this_machine().isa,
             precision=model.precision,
             engines=tuple(engine.describe()),
+            artifact=None if artifact is None else artifact.digest,
         ),
         context=model.context,
         draft_tokens=engine.draft_tokens,
         slots=model.slots,
+        tenant_requests=config.limits.tenant_requests,
     )
 
 

@@ -26,6 +26,7 @@ ALLOWED = {
 # Imports of tests and tools that come with a declared requirement under another name.
 DISTRIBUTION = {
     "yaml": "pyyaml",
+    "cryptography": "trustme",
     "google": "protobuf",
     "grpc": "grpcio",
     "grpc_health": "grpcio_health_checking",

@@ -47,18 +47,18 @@ async def opened(
 ) -> AsyncIterator[Call]:
     """The request that `read` makes, off the event loop, and its end with that of the block."""
     try:
-        reading, stream = await served.open(request_id, read)
+        made = await served.open(request_id, read)
     except ERRORS as error:
         await refuse(context, *status_of(error))
     try:
-        yield Call(reading=reading, outputs=_whole(stream, context))
+        yield Call(reading=made.reading, outputs=_whole(served, made.stream, context))
     finally:
-        served.close(request_id)
+        served.close(made.key)
 
 
-async def _whole(stream: AsyncStream, context: Context) -> AsyncIterator[Output]:
+async def _whole(served: Served, stream: AsyncStream, context: Context) -> AsyncIterator[Output]:
     async for output in stream:
-        status = output.end and status_of_end(output.end)
+        status = output.end and status_of_end(output.end, cut=served.cut)
         if status is not None:
             await refuse(context, *status)
         yield output

@@ -1,9 +1,10 @@
 """One worker process: its listeners, its way into service and out of it.
 
-Knows listeners and signals. Does not know engines. Keeps true: health says SERVING only while
-requests are admitted; going out of service is, in this order: health NOT_SERVING, admitting still
-for a grace that lets routers notice, refusing, finishing what runs until a timeout, cancelling the
-rest, and the engine last; a second signal skips the waiting.
+Knows listeners and signals. Does not know engines. Keeps true: nobody is answered before a first
+request went all the way; health says SERVING only while requests are admitted; going out of service
+is, in this order: health NOT_SERVING, admitting still for a grace that lets routers notice,
+refusing, finishing what runs until a timeout, ending the rest, and the engine last; a second signal
+skips the waiting.
 """
 
 import asyncio
@@ -14,9 +15,11 @@ from collections.abc import Awaitable, Callable, Sequence
 import grpc
 from grpc_health.v1 import health_pb2
 
+from runtime.request import MAX_ANSWERS
 from server.config import ListenerConfig, ServeConfig
 from server.rpc.listener import Listener, Status
 from server.rpc.served import Served
+from server.rpc.warming import warm
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 POLL = 0.1  # seconds between looks at whether the engine still runs
@@ -37,6 +40,7 @@ class Worker:
         interceptors: Interceptors = lambda _: (),
     ) -> None:
         self._served = served
+        self._answers = min(config.model.slots, config.limits.queued, MAX_ANSWERS)
         self._leave = asyncio.Event()
         self._hurry = asyncio.Event()
         self._grace, self._timeout = config.drain.grace_s, config.drain.timeout_s
@@ -55,6 +59,8 @@ class Worker:
         self._leave.set()
 
     async def start(self) -> None:
+        """Into service. Raises ServiceFailedError where the engine cannot answer."""
+        await warm(self._served, answers=self._answers)
         for listener in self.listeners:
             await listener.start()
         await self._say(health_pb2.HealthCheckResponse.SERVING)

@@ -54,20 +54,20 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):
             return self._read(request, request_id, remaining)
 
         async with opened(self._served, request_id, read, context) as call:
-            prompt = call.reading.prompt.ids
-            self._traffic.came(request_id, len(prompt))
+            prompt, key = call.reading.prompt.ids, call.reading.request.id
+            self._traffic.came(key, len(prompt))
             answers = Answers(prompt=prompt, stream=request.stream)
             try:
                 async for output in call.outputs:
                     if output.begun is not None:
                         cached = output.begun.cached_tokens
-                        self._traffic.began(request_id, len(prompt), cached)
+                        self._traffic.began(key, len(prompt), cached)
                     if output.step is not None:
                         self._traffic.gave(len(output.step.token_ids))
                     for message in answers.messages(output):
                         yield message
             finally:
-                self._traffic.over(request_id)
+                self._traffic.over(key)
 
     async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:
         for request_id in request.request_ids:

@@ -115,9 +115,9 @@ def test_abort_ends_what_waits_and_what_is_being_read(
         return read(ids)
 
     monkeypatch.setattr(worker.served, "tokens", slow)
-    is_read = stub.Generate(tokens_request(ids, request_id="is read"))
-    until(lambda: "is read" in worker.served._open)
-    aborted(stub, "waits", "is read")
+    is_read = stub.Generate(tokens_request(ids, request_id="read"))
+    until(lambda: len(worker.served._open) == 4)
+    aborted(stub, "waits", "read")
     for call in (waits, is_read):
         with pytest.raises(grpc.RpcError) as caught:
             list(call)
