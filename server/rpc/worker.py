@@ -9,6 +9,7 @@ skips the waiting.
 
 import asyncio
 import contextlib
+import logging
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -24,6 +25,7 @@ from server.rpc.warming import warm
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 POLL = 0.1  # seconds between looks at whether the engine still runs
 Interceptors = Callable[[ListenerConfig], Sequence[grpc.aio.ServerInterceptor]]
+log = logging.getLogger(__name__)
 
 
 class Worker:
@@ -76,7 +78,10 @@ class Worker:
         self._served.leaving = True
         await self._say(health_pb2.HealthCheckResponse.NOT_SERVING)
         failed = self._served.service.fault is not None
-        if not failed:
+        if failed:
+            log.error("the engine failed", exc_info=self._served.service.fault)
+        else:
+            log.info("draining", extra={"grace_s": self._grace, "timeout_s": self._timeout})
             await self._unless_hurried(asyncio.sleep(self._grace))
         self._served.draining = True
         if not failed:
@@ -84,6 +89,7 @@ class Worker:
         self._served.cancel_all()
         await asyncio.gather(*(listener.stop(grace=1.0) for listener in self.listeners))
         await asyncio.to_thread(self._served.service.close, 0.0)
+        log.info("stopped")
         return int(failed)
 
     async def _watch(self) -> None:
