@@ -51,6 +51,7 @@ class Control(pb_grpc.ControlServicer):
             isa=who.isa,
             precision=who.precision,
             engines=[pb.Engine(name=name, captured=captured) for name, captured in who.engines],
+            artifact_sha256=who.artifact,
         )
 
     async def GetLoad(self, request: pb.GetLoadRequest, context: Context) -> pb.GetLoadResponse:
