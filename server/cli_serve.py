@@ -59,6 +59,7 @@ def open_served(config: ServeConfig, *, observer: Observer | None = None) -> Ser
     service = Service(factory, observer=observer)
     engine = service.engine
     return Served(
+        folder=model.checkpoint.resolve(),
         config=dims,
         tokenizer=tokenizer,
         template=template_of(model.checkpoint, tokenizer),
