@@ -112,14 +112,18 @@ def test_who_dawdles_is_let_go(server: OperationsServer, monkeypatch: pytest.Mon
     assert fetch(server, "/healthz")[0] == 200
 
 
-def test_many_that_stay_do_not_keep_others_out(server: OperationsServer) -> None:
+def test_many_that_stay_do_not_keep_others_out(
+    server: OperationsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint, "SECONDS", 3600)
     with contextlib.ExitStack() as stack:
-        for _ in range(4 * CONNECTIONS):
-            client = stack.enter_context(connect(server))
+        clients = [stack.enter_context(connect(server)) for _ in range(4 * CONNECTIONS)]
+        for client in clients[1:]:
             client.sendall(b"GET /metrics HTTP/1.1\r\n")
         for _ in range(5):
             assert fetch(server, "/healthz")[0] == 200
         assert len(server._open) <= CONNECTIONS
+        assert read_all(clients[0]) == b"", "the oldest was closed"
 
 
 def test_a_slow_reader_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +147,8 @@ def test_metrics_that_fail_close_the_connection_and_nothing_else(worker: Worker)
         assert fetch(server, "/healthz")[0] == 200
 
 
-def test_it_is_over_when_it_is_closed(worker: Worker) -> None:
+def test_it_is_over_when_it_is_closed(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "SECONDS", 3600)
     before = threading.active_count()
     with OperationsServer("127.0.0.1:0", metrics=worker.metrics, ready=lambda: True) as server:
         idle = connect(server)

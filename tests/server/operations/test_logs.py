@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import threading
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 import pytest
 
@@ -94,13 +94,22 @@ def test_a_reader_that_stops_reading_stops_nobody(monkeypatch: pytest.MonkeyPatc
     lost: list[int] = []
     reader, writer = os.pipe()
     with os.fdopen(writer, "w") as stream:
-        with logging_to(stream, "json", lost=lambda: lost.append(1)):
-            for _ in range(5000):
-                log.info("request", extra={"padding": "x" * 200})
-        assert 0 < len(lost) < 5000
-        drained = threading.Thread(target=drain, args=(reader,))
-        drained.start()
-    drained.join()
+        talking = threading.Thread(target=talk, args=(stream, lost), daemon=True)
+        talking.start()
+        talking.join(60)
+        waited = talking.is_alive()
+        draining = threading.Thread(target=drain, args=(reader,))
+        draining.start()
+    draining.join()
+    assert not waited
+    assert 4000 < len(lost) < 5000
+
+
+def talk(stream: TextIO, lost: list[int]) -> None:
+    """More than a pipe holds."""
+    with logging_to(stream, "json", lost=lambda: lost.append(1)):
+        for _ in range(5000):
+            log.info("request", extra={"padding": "x" * 200})
 
 
 def drain(reader: int) -> None:
