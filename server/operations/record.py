@@ -17,7 +17,7 @@ _ID = 128  # characters of a request's id that are logged
 @dataclass(kw_only=True)
 class Record:
     """`steps`: decode steps, of which `accepted` drafts came. Times are of the first answer that
-    began; None: none did."""
+    began; None: none did. `failure`: of the engine, as the caller is told."""
 
     request_id: str = ""
     prompt_tokens: int = 0
@@ -27,6 +27,7 @@ class Record:
     accepted: int = 0
     queue_seconds: float | None = None
     first_token_seconds: float | None = None
+    failure: str = ""
 
     def called(self, request_id: str) -> None:
         self.request_id = request_id[:_ID]
@@ -41,6 +42,8 @@ class Record:
             self.answer_tokens += len(output.step.token_ids)
             self.accepted += output.step.accepted
             self.steps += output.begun is None
+        if output.end is not None and output.end.reason == "failed":
+            self.failure = output.end.message
 
     def _begun(self, numbers: Numbers) -> None:
         self.cached_tokens += numbers.cached_tokens

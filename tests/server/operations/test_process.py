@@ -42,16 +42,29 @@ address = "127.0.0.1:0"
 log_format = "json"
 """
 
+# A step that raises what nobody expects, some time after the worker's own first request.
+FAULT = """
+import itertools
+from runtime.scheduler import Scheduler
+turns, step = itertools.count(), Scheduler._decode
+def broken(scheduler):
+    step(scheduler)
+    if next(turns) > 30:
+        raise RuntimeError("illegal memory access")
+Scheduler._decode = broken
+"""
+
 
 class Process:
     """`lines`: what it has logged up to now."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, before: str = "") -> None:
+        write_checkpoint(folder / "tiny")
         (folder / "serve.toml").write_text(CONFIG, encoding="utf-8")
         self.lines: list[dict[str, Any]] = []
         self.text = ""
         self.process = subprocess.Popen(
-            [sys.executable, "-c", "from server.cli import main; main()", "serve"]
+            [sys.executable, "-c", f"{before}\nfrom server.cli import main; main()", "serve"]
             + ["--config", str(folder / "serve.toml")],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "proto")])},
@@ -82,12 +95,19 @@ class Process:
         return self.process.wait(60)
 
 
+@contextlib.contextmanager
+def running(folder: Path, before: str = "") -> Iterator[Process]:
+    made = Process(folder, before)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[Process]:
-    write_checkpoint(tmp_path / "tiny")
-    made = Process(tmp_path)
-    yield made
-    made.end()
+    with running(tmp_path) as made:
+        yield made
 
 
 def fetch(address: str, path: str) -> tuple[int, str]:
@@ -136,6 +156,27 @@ def test_one_life(process: Process) -> None:
     process.wait_for("stopped")
     assert SECRET not in process.text
     assert "".join(message.text for message in messages) not in process.text
+
+
+def test_a_failure_is_told_and_is_the_end(tmp_path: Path) -> None:
+    with running(tmp_path, FAULT) as process:
+        started = process.wait_for("serving")
+        with grpc.insecure_channel(started["listeners"][0]) as channel:
+            stub = inference_pb2_grpc.InferenceStub(channel)
+            call = stub.Generate(text_request(SECRET, max_tokens=100), timeout=60)
+            with pytest.raises(grpc.RpcError):
+                list(call)
+            assert call.code() is grpc.StatusCode.INTERNAL
+        failure = process.wait_for("the engine failed")
+        assert failure["level"] == "ERROR"
+        assert failure["exc_info"].endswith("broken > RuntimeError")
+        line = process.wait_for("request")
+        assert (line["status"], line["level"]) == ("INTERNAL", "ERROR")
+        assert 0 < line["answer_tokens"] < 100
+        assert line["failure"] == "the engine failed: RuntimeError: illegal memory access"
+        assert process.process.wait(60) == 1
+        assert not process.events("draining")
+        assert SECRET not in process.text
 
 
 def samples(text: str) -> dict[Any, float]:
