@@ -66,6 +66,7 @@ def open_served(config: ServeConfig, *, observer: Observer | None = None) -> Ser
     service = Service(factory, observer=observer)
     engine = service.engine
     return Served(
+        folder=model.checkpoint.resolve(),
         config=dims,
         tokenizer=tokenizer,
         template=template,

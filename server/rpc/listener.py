@@ -25,6 +25,7 @@ from server.rpc.limits import options
 from server.rpc.served import Served
 from server.rpc.sockets import bind, check_free
 from server.rpc.tls import credentials
+from server.vllm.servicer import add_vllm
 
 _FOURSTEP = tuple(
     file.DESCRIPTOR.services_by_name[name].full_name
@@ -84,7 +85,7 @@ class Listener:
     def _register(self, served: Served, limits: LimitsConfig, drain: Drain) -> tuple[str, ...]:
         """The names of the services."""
         if self.config.protocol == "vllm":
-            raise ValueError("protocol vllm is not there yet")
+            return (add_vllm(self._server, served, deadline_cap=limits.deadline_s),)
         inference = Inference(served, deadline_cap=limits.deadline_s)
         inference_pb2_grpc.add_InferenceServicer_to_server(inference, self._server)
         control = Control(served, drain=drain)

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from graphs.config import ModelConfig
@@ -81,10 +82,11 @@ Opening = asyncio.Task[tuple[Reading, AsyncStream]]
 
 @dataclass(kw_only=True)
 class Served:
-    """`context`: positions of prompt and answer. `draft_tokens`: most drafts a step. `leaving`:
-    health says so, and requests are still taken until `draining`. `cut`: what still ran was
-    ended. `tenant_requests`: open at a time for one name."""
+    """`folder`: the checkpoint's. `context`: positions of prompt and answer. `draft_tokens`: most
+    drafts a step. `leaving`: health says so, and requests are still taken until `draining`. `cut`:
+    what still ran was ended. `tenant_requests`: open at a time for one name."""
 
+    folder: Path
     config: ModelConfig
     tokenizer: Tokenizer
     template: ChatTemplate | None
