@@ -83,6 +83,7 @@ def test_grammars_stop_strings_and_bad_words_survive_a_preemption(params: Sampli
 @pytest.mark.parametrize("shape", [NARROW, WIDE])
 @pytest.mark.parametrize("length", [64, 65, 66, 127, 128, 129, 130, 190])
 def test_a_second_identical_request_says_and_accepts_the_same(shape: str, length: int) -> None:
+    """Fault E1: a reused prefix without its MTP rows, or with them shifted."""
     machine = Machine(shape)
     prompt, params = tokens(length), SamplingParams(max_tokens=40, temperature=0.5, seed=1)
     cold, warm, third = (machine.ask(prompt, params) for _ in range(3))
@@ -140,6 +141,20 @@ def test_a_conversation_goes_on_from_its_last_answer() -> None:
         assert cached(said) in (max(0, before - 1) // 64 * 64, before // 64 * 64)
         before = len(text) + len(said.tokens)
         text = text + said.tokens + tokens(5, seed=turn)
+
+
+@pytest.mark.parametrize("shape", [NARROW, WIDE])
+@pytest.mark.parametrize("drafts", [1, None])
+def test_whole_blocks_of_an_answer_are_found_wherever_a_text_goes_on(
+    shape: str, drafts: int | None
+) -> None:
+    """What the rows before a block's end saw of an answer are its tokens, not drafts of them."""
+    machine, prompt = Machine(shape), tokens(40)
+    said = machine.ask(prompt, SamplingParams(max_tokens=180), draft_tokens=drafts)
+    text = prompt + said.tokens
+    for cut in (130, 150, 195):
+        params = SamplingParams(max_tokens=24, temperature=1.0)
+        assert cached(machine.ask(text[:cut] + tokens(3, cut), params)) == cut // 64 * 64
 
 
 def cached(said: Said) -> int:
