@@ -5,6 +5,7 @@ another context. Keeps true: a stream is closed at once, by the task that has op
 holds is given back in the same step and what it has set in its context can be taken back.
 """
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
@@ -40,6 +41,10 @@ def _writing(behaviour: Callable[..., Any]) -> Callable[..., Awaitable[None]]:
     async def write(request: Any, context: Any) -> None:
         async with aclosing(behaviour(request, context)) as messages:
             async for message in messages:
-                await context.write(message)
+                try:
+                    await context.write(message)
+                except grpc.aio.InternalError as error:
+                    # Nobody reads any more, and grpc would call it an error of ours.
+                    raise asyncio.CancelledError from error
 
     return write
