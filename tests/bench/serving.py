@@ -10,7 +10,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -115,8 +115,8 @@ def measure(
     )
 
 
-def worker(given: dict[str, object], log: Path) -> Child:
-    command = [sys.executable, "-m", "tests.bench.serving_worker", json.dumps(given)]
+def worker(given: Mapping[str, object], log: Path) -> Child:
+    command = [sys.executable, "-m", "tests.bench.serving_worker", json.dumps(dict(given))]
     return Child(command, cwd=ROOT, log=log)
 
 

@@ -94,8 +94,11 @@ async def _pace(
         grpc.aio.insecure_channel(address, options) as other,
     ):
         counts = [0]
-        tasks = [asyncio.create_task(_count(channel, request_of(each), counts)) for each in asked]
-        await _until_full(channel, slots, len(asked) - slots)
+        tasks: list[asyncio.Task[None]] = []
+        for some, waiting in ((asked[:slots], 0), (asked[slots:], len(asked) - slots)):
+            calls = (_count(channel, request_of(each), counts) for each in some)
+            tasks.extend(map(asyncio.create_task, calls))
+            await _until(channel, running=slots, queued=waiting)
         found: dict[bool, float] = {}
         refused = 0
         for beside in (first, not first):
@@ -109,7 +112,7 @@ async def _pace(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await _until_full(channel, 0, 0)
+        await _until(channel, running=0, queued=0)
         assert not over, "the answers were too short for the windows"
         return Pace(alone=found[False], beside=found[True], refused=refused, seconds=seconds)
 
@@ -119,7 +122,7 @@ async def _count(channel: grpc.aio.Channel, request: pb.GenerateRequest, counts:
         counts[0] += 1
 
 
-async def _until_full(channel: grpc.aio.Channel, running: int, queued: int) -> None:
+async def _until(channel: grpc.aio.Channel, *, running: int, queued: int) -> None:
     stub = control_pb2_grpc.ControlStub(channel)
     while True:
         load = await stub.GetLoad(control_pb2.GetLoadRequest())

@@ -46,7 +46,7 @@ def test_numbers_are_differences_of_medians() -> None:
 def test_the_tables_say_what_was_measured() -> None:
     added, rest = section(found()).tables
     assert added.rows[1][3:] == ("1.00", "0.50")
-    rows = dict(rest.rows)
+    rows = {row[0]: row[1] for row in rest.rows}
     assert rows["tokens/s of all"] == "2"
     assert rows["longest silence within a stream, ms"] == "500"
     assert rows["refusals a second"] == "200"
