@@ -78,10 +78,10 @@ def running_as(config: ServeConfig) -> Iterator[Running]:
 
     async def main() -> int:
         worker = Worker(served, config)
-        await worker.start()
+        await worker.start(signals=())
         found.append(Running(worker, served, asyncio.get_running_loop()))
         started.set()
-        return await worker.run(signals=())
+        return await worker.run()
 
     def run() -> None:
         code = asyncio.run(main())
