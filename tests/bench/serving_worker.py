@@ -10,6 +10,7 @@ import json
 import sys
 import threading
 import time
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -60,20 +61,26 @@ class Direct:
 
 
 def main() -> None:
-    config, started, found = config_of(sys.argv[1]), threading.Event(), list[str]()
+    config, address = config_of(sys.argv[1]), Future[str]()
     operations = Operations(config.operations)
     served = open_served(config, observer=operations.metrics)
 
     async def serve() -> None:
         worker = Worker(served, config, interceptors=operations.interceptors)
-        await worker.start()
-        found.append(worker.listeners[0].address)
-        started.set()
-        await worker.run(signals=())
+        await worker.start(signals=())
+        address.set_result(worker.listeners[0].address)
+        await worker.run()
 
-    threading.Thread(target=lambda: asyncio.run(serve()), daemon=True).start()
-    started.wait()
-    answer(Direct(served).answer, address=found[0])
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            if address.done():
+                raise
+            address.set_exception(error)  # whoever waits must know
+
+    threading.Thread(target=run, daemon=True).start()
+    answer(Direct(served).answer, address=address.result())
 
 
 if __name__ == "__main__":
