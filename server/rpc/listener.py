@@ -18,6 +18,7 @@ from grpc_reflection.v1alpha import reflection
 
 from server.config import LimitsConfig, ListenerConfig, host_of
 from server.rpc.control import Control, Drain
+from server.rpc.guard import Guard
 from server.rpc.inference import Inference
 from server.rpc.limits import options
 from server.rpc.served import Served
@@ -45,7 +46,7 @@ class Listener:
         self.config = config
         self._server = grpc.aio.server(
             options=options(limits),
-            interceptors=tuple(interceptors),
+            interceptors=(*interceptors, Guard()),
             maximum_concurrent_rpcs=limits.calls,
         )
         # An attribute that the module gets when it is imported.
