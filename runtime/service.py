@@ -121,6 +121,17 @@ class Service:
         """See Submission.cancel."""
         self._post(lambda: self._drop(submission))
 
+    def forget(self) -> Future[bool]:
+        """Empty the prefix cache of what no running answer uses; whether nothing was left.
+
+        Raises ServiceClosedError, ServiceFailedError.
+        """
+        done: Future[bool] = Future()
+        with self._lock:
+            self._check_open()
+            self._inbox.put(lambda: self._forget(done))
+        return done
+
     @property
     def engine(self) -> Engine:
         """To look at, not to run."""
@@ -224,6 +235,12 @@ class Service:
     def _drop(self, submission: Submission) -> None:
         if self._live.get(submission.request.id) is submission:
             self._scheduler.cancel(submission.request.id)
+
+    def _forget(self, done: Future[bool]) -> None:
+        if done.set_running_or_notify_cancel():
+            cache = self._scheduler.seats.memory.cache
+            cache.clear()
+            done.set_result(len(cache) == 0)
 
     def _cancel_all(self) -> None:
         for request_id in list(self._live):

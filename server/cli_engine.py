@@ -49,10 +49,29 @@ class EngineRequest:
         return EnginePlan(batches=tuple(sorted({1, self.slots})))
 
 
+def find_artifact(
+    config: ModelConfig, weights: ModelWeights, request: EngineRequest
+) -> Artifact | None:
+    """What the engine is made of; None: blocks run eagerly.
+
+    Raises ValueError with what the user has to change.
+    """
+    if request.compiler == EagerCompiler.name:
+        if request.artifact is not None or request.artifact_sha256 is not None:
+            raise ValueError(
+                "--artifact and --artifact-sha256 have no meaning with --compiler eager"
+            )
+        return None
+    artifact = _artifact(config, weights, request)
+    artifact.require(config, weights, request.precision)
+    return artifact
+
+
 def make_scheduler(
     config: ModelConfig,
     weights: ModelWeights,
     request: EngineRequest,
+    artifact: Artifact | None,
     *,
     tokenizer: Tokenizer,
     grammars: Grammars | None = None,
@@ -61,15 +80,13 @@ def make_scheduler(
 
     Raises ValueError with what the user has to change.
     """
-    if request.compiler == EagerCompiler.name:
+    if artifact is None:
         return Scheduler(
             _eager(config, weights, request),
             limits=Limits(queued=request.queued),
             tokenizer=tokenizer,
             grammars=grammars,
         )
-    artifact = _artifact(config, weights, request)
-    artifact.require(config, weights, request.precision)
     plan = artifact.manifest.plan
     most = min(artifact.manifest.depths, plan.widths[-1] - 1)
     wanted = most if request.draft_tokens is None else request.draft_tokens
@@ -100,8 +117,6 @@ def make_scheduler(
 
 def _eager(config: ModelConfig, weights: ModelWeights, request: EngineRequest) -> Engine:
     """Small shapes: eager blocks gain nothing from large ones."""
-    if request.artifact is not None or request.artifact_sha256 is not None:
-        raise ValueError("--artifact and --artifact-sha256 have no meaning with --compiler eager")
     plan = EnginePlan(batches=request.plan.batches, prefill=(64,))
     return Engine(
         config,

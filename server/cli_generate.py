@@ -20,7 +20,7 @@ from runtime.parsers.reasoning import Markers
 from runtime.request import SamplingParams, Step
 from runtime.scheduler import Scheduler
 from runtime.tokenizer import Tokenizer
-from server.cli_engine import EngineRequest, make_scheduler
+from server.cli_engine import EngineRequest, find_artifact, make_scheduler
 from server.cli_output import Done, JsonPrinter, Printer, TextPrinter
 from server.errors import fail, user_errors
 from server.files import STDIN, read_text
@@ -119,17 +119,19 @@ def prepare(options: GenerateOptions) -> Job:
         from runtime.grammar import Grammars
 
         grammars = Grammars(tokenizer, eos_ids=config.stop_ids)
+    asked = EngineRequest(
+        compiler=options.compiler,
+        artifact=options.artifact,
+        artifact_sha256=options.artifact_sha256,
+        precision=options.precision,
+        draft_tokens=options.draft_tokens,
+        context=context,
+    )
     scheduler = make_scheduler(
         config,
         weights,
-        EngineRequest(
-            compiler=options.compiler,
-            artifact=options.artifact,
-            artifact_sha256=options.artifact_sha256,
-            precision=options.precision,
-            draft_tokens=options.draft_tokens,
-            context=context,
-        ),
+        asked,
+        find_artifact(config, weights, asked),
         tokenizer=tokenizer,
         grammars=grammars,
     )

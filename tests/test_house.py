@@ -23,13 +23,23 @@ ALLOWED = {
     "server": {"server", "runtime", "graphs", CONTRACT},
     "models": {"models", "runtime", "graphs"},
 }
+# The extras that a package may import.
+EXTRAS = {
+    "models": ("nano",),
+    "runtime": ("bench",),
+    "server": ("otel",),
+    "tests": ("test", "nano", "otel"),
+}
 # Imports of tests and tools that come with a declared requirement under another name.
 DISTRIBUTION = {
     "yaml": "pyyaml",
+    "cryptography": "trustme",
     "google": "protobuf",
     "grpc": "grpcio",
     "grpc_health": "grpcio_health_checking",
     "grpc_reflection": "grpcio_reflection",
+    "opentelemetry": "opentelemetry_sdk",
+    "pythonjsonlogger": "python_json_logger",
 }
 
 
@@ -93,8 +103,11 @@ def declared(*groups: str) -> set[str]:
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
 def test_third_party_imports_are_declared(path: Path) -> None:
     top = path.relative_to(ROOT).parts[0]
-    extras = {"models": ["nano"], "tests": ["test", "nano"], "runtime": ["bench"]}.get(top, [])
-    known = declared(*extras) | set(sys.stdlib_module_names) | {*PACKAGES, CONTRACT, "tests"}
+    known = (
+        declared(*EXTRAS.get(top, ()))
+        | set(sys.stdlib_module_names)
+        | {*PACKAGES, CONTRACT, "tests"}
+    )
     unknown = {
         name for _, name in imports(path) if DISTRIBUTION.get(name, name).lower() not in known
     }

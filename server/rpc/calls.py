@@ -14,6 +14,7 @@ import grpc
 
 from runtime.answer import Output
 from runtime.streams import AsyncStream
+from server.operations.record import Record, current
 from server.rpc.served import Reading, Served
 from server.rpc.status import ERRORS, status_of, status_of_end
 
@@ -46,19 +47,30 @@ async def opened(
     served: Served, request_id: str, read: Callable[[], Reading], context: Context
 ) -> AsyncIterator[Call]:
     """The request that `read` makes, off the event loop, and its end with that of the block."""
+    record = current()
+    record.called(request_id)
+
+    def recorded() -> Reading:
+        reading = read()
+        record.asked(reading.request)
+        return reading
+
     try:
-        reading, stream = await served.open(request_id, read)
+        made = await served.open(request_id, recorded)
     except ERRORS as error:
         await refuse(context, *status_of(error))
     try:
-        yield Call(reading=reading, outputs=_whole(stream, context))
+        yield Call(reading=made.reading, outputs=_whole(served, made.stream, context, record))
     finally:
-        served.close(request_id)
+        served.close(made.key)
 
 
-async def _whole(stream: AsyncStream, context: Context) -> AsyncIterator[Output]:
+async def _whole(
+    served: Served, stream: AsyncStream, context: Context, record: Record
+) -> AsyncIterator[Output]:
     async for output in stream:
-        status = output.end and status_of_end(output.end)
+        record.seen(output)
+        status = output.end and status_of_end(output.end, cut=served.cut)
         if status is not None:
             await refuse(context, *status)
         yield output

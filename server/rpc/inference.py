@@ -33,7 +33,7 @@ class Inference(pb_grpc.InferenceServicer):
             return self._read(request, request_id, remaining)
 
         async with opened(self._served, request_id, read, context) as call:
-            answers = self._answers(request, call.reading)
+            answers = self._answers(request, request_id, call.reading)
             async for output in call.outputs:
                 for message in answers.messages(output):
                     yield message
@@ -63,10 +63,10 @@ class Inference(pb_grpc.InferenceServicer):
             draft_tokens=request.draft_tokens if request.HasField("draft_tokens") else None,
         )
 
-    def _answers(self, request: pb.GenerateRequest, reading: Reading) -> Answers:
+    def _answers(self, request: pb.GenerateRequest, request_id: str, reading: Reading) -> Answers:
         asked, params = reading.prompt, reading.request.params
         return Answers(
-            request_id=reading.request.id,
+            request_id=request_id,
             tokenizer=self._served.tokenizer,
             prompt=asked,
             parse=request.parse if request.HasField("parse") else asked.chat,

@@ -1,10 +1,11 @@
 """One address: a server of its own, the services of its protocol, and what is said of its health.
 
-Knows servicers and grpc's server. Does not know when to serve (worker.py). Keeps true: health names
-exactly the services that are here, and "" for all of them.
+Knows servicers, security and grpc's server. Does not know when to serve (worker.py). Keeps true:
+health names exactly the services that are here, and "" for all of them; no call gets past what its
+listener asks for.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import grpc
 from fourstep.v1 import (
@@ -17,11 +18,15 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from server.config import LimitsConfig, ListenerConfig, host_of
+from server.rpc.auth import Auth
 from server.rpc.control import Control, Drain
 from server.rpc.guard import Guard
 from server.rpc.inference import Inference
 from server.rpc.limits import options
 from server.rpc.served import Served
+from server.rpc.sockets import bind, check_free
+from server.rpc.tls import credentials
+from server.vllm.servicer import add_vllm
 
 _FOURSTEP = tuple(
     file.DESCRIPTOR.services_by_name[name].full_name
@@ -31,8 +36,9 @@ Status = health_pb2.HealthCheckResponse.ServingStatus
 
 
 class Listener:
-    """Bound when it is made, which needs a running event loop; answers from `start` on. The first
-    of `interceptors` sees every call, those that the others refuse as well."""
+    """Bound when it is made, which needs a running event loop; answers from `start` on.
+    `interceptors` see every call, those that are refused for want of a token as well. Raises
+    ValueError and OSError."""
 
     def __init__(
         self,
@@ -44,9 +50,10 @@ class Listener:
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     ) -> None:
         self.config = config
+        auth = [] if config.tokens is None else [Auth(config.tokens, config.operators)]
         self._server = grpc.aio.server(
             options=options(limits),
-            interceptors=(*interceptors, Guard()),
+            interceptors=(*interceptors, *auth, Guard()),
             maximum_concurrent_rpcs=limits.calls,
         )
         # An attribute that the module gets when it is imported.
@@ -56,7 +63,8 @@ class Listener:
         if config.reflection:
             names = (*self.services, health.SERVICE_NAME, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, self._server)
-        self.port = self._server.add_insecure_port(config.address)
+        secure = None if config.tls is None else credentials(config.tls)
+        self.port = bind(self._server, config.address, secure)
 
     @property
     def address(self) -> str:
@@ -78,9 +86,33 @@ class Listener:
     def _register(self, served: Served, limits: LimitsConfig, drain: Drain) -> tuple[str, ...]:
         """The names of the services."""
         if self.config.protocol == "vllm":
-            raise ValueError("protocol vllm is not there yet")
+            return (add_vllm(self._server, served, deadline_cap=limits.deadline_s),)
         inference = Inference(served, deadline_cap=limits.deadline_s)
         inference_pb2_grpc.add_InferenceServicer_to_server(inference, self._server)
         control = Control(served, drain=drain)
         control_pb2_grpc.add_ControlServicer_to_server(control, self._server)
         return _FOURSTEP
+
+
+def problems(listeners: Sequence[ListenerConfig]) -> Iterator[str]:
+    """What these addresses and files have wrong, as far as can be seen without listening."""
+    for one in listeners:
+        for look in (_look_at_address, _look_at_tls, _look_at_tokens):
+            try:
+                look(one)
+            except (ValueError, OSError) as error:
+                yield str(error)
+
+
+def _look_at_address(config: ListenerConfig) -> None:
+    check_free(config.address)
+
+
+def _look_at_tls(config: ListenerConfig) -> None:
+    if config.tls is not None:
+        credentials(config.tls)
+
+
+def _look_at_tokens(config: ListenerConfig) -> None:
+    if config.tokens is not None:
+        Auth(config.tokens, config.operators)

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from graphs.config import ModelConfig
@@ -22,10 +23,15 @@ from runtime.request import SamplingParams, check_prompt
 from runtime.service import Service
 from runtime.streams import AsyncStream
 from runtime.tokenizer import Tokenizer
+from server.rpc.caller import own_id, scoped, tenant
 
 
 class DrainingError(RuntimeError):
     """The worker takes no more requests: it is going out of service."""
+
+
+class TenantBusyError(RuntimeError):
+    """One name has as many requests open as it may."""
 
 
 class CancelledRequestError(RuntimeError):
@@ -42,6 +48,7 @@ class Identity:
     isa: str
     precision: str
     engines: tuple[tuple[str, bool], ...]
+    artifact: str | None  # its digest; None: no artifact, the blocks run eagerly
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,14 +68,26 @@ class Reading:
     request: Request
 
 
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A request in the queue; `key` closes it."""
+
+    key: str
+    reading: Reading
+    stream: AsyncStream
+
+
 Opening = asyncio.Task[tuple[Reading, AsyncStream]]
 
 
 @dataclass(kw_only=True)
 class Served:
-    """`context`: positions of prompt and answer. `draft_tokens`: most drafts a step. `leaving`:
-    health says so, and requests are still taken until `draining`."""
+    """`folder`: the checkpoint's. `context`: positions of prompt and answer. `draft_tokens`: most
+    drafts a step. `queued`: answers that may wait. `tenant_requests`: open at a time for one name.
+    `leaving`: health says so, and requests are still taken until `draining`. `cut`: what still ran
+    was ended."""
 
+    folder: Path
     config: ModelConfig
     tokenizer: Tokenizer
     template: ChatTemplate | None
@@ -77,8 +96,11 @@ class Served:
     context: int
     draft_tokens: int
     slots: int
+    queued: int
+    tenant_requests: int
     leaving: bool = False
     draining: bool = False
+    cut: bool = False
     _open: dict[str, Opening] = field(default_factory=dict)
 
     def text(self, text: str) -> Asked:
@@ -125,55 +147,65 @@ class Served:
     ) -> Reading:
         """`remaining`: seconds until the caller's deadline."""
         request = Request(
-            id=request_id,
+            id=own_id(request_id),
             prompt=asked.ids,
             params=params,
             priority=priority,
             deadline=None if remaining is None else time.monotonic() + remaining,
-            salt=salt,
+            salt=scoped(salt),
             draft_tokens=draft_tokens,
         )
         return Reading(prompt=asked, request=request)
 
-    async def open(
-        self, request_id: str, read: Callable[[], Reading]
-    ) -> tuple[Reading, AsyncStream]:
+    async def open(self, request_id: str, read: Callable[[], Reading]) -> Opened:
         """Queue the request that `read` makes, off the event loop. To be closed at its end.
 
-        Raises what `read` does, ValueError, DrainingError, CancelledRequestError and as
-        Service.submit.
+        Raises what `read` does, ValueError, DrainingError, TenantBusyError, CancelledRequestError
+        and as Service.submit.
         """
         if self.draining:
             raise DrainingError("draining: no new requests")
-        if request_id in self._open:
+        key = own_id(request_id)
+        if key in self._open:
             raise ValueError(f"request id {request_id!r} is in use")
-        opening = self._open[request_id] = asyncio.create_task(self._read(read))
+        self._check_share()
+        opening = self._open[key] = asyncio.create_task(self._read(read))
         try:
             await asyncio.wait([opening])
             if opening.cancelled():
                 raise CancelledRequestError("cancelled")
-            return opening.result()
+            reading, stream = opening.result()
         except BaseException:
-            self.close(request_id)
+            self.close(key)
             raise
+        return Opened(key=key, reading=reading, stream=stream)
+
+    def _check_share(self) -> None:
+        if not tenant():
+            return
+        mine = sum(key.startswith(scoped("")) for key in self._open)
+        if mine >= self.tenant_requests:
+            raise TenantBusyError(f"{mine} requests of {tenant()} are open already")
 
     async def _read(self, read: Callable[[], Reading]) -> tuple[Reading, AsyncStream]:
         reading = await asyncio.to_thread(read)
         return reading, await AsyncStream.open(self.service, reading.request)
 
-    def close(self, request_id: str) -> None:
-        """The call that opened the request is over."""
-        _cancel(self._open.pop(request_id))
+    def close(self, key: str) -> None:
+        """The call that opened the request is over; from any task."""
+        _cancel(self._open.pop(key))
 
     def cancel(self, request_id: str) -> bool:
-        """End an open request; False if there is no such one."""
-        opening = self._open.get(request_id)
+        """End an open request of the caller; False if there is no such one."""
+        opening = self._open.get(scoped(request_id))
         if opening is None:
             return False
         _cancel(opening)
         return True
 
     def cancel_all(self) -> None:
+        """Because the worker cannot wait for them."""
+        self.cut = True
         for opening in list(self._open.values()):
             _cancel(opening)
 

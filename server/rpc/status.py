@@ -2,7 +2,7 @@
 
 Knows errors by their kind. Keeps true: a caller's mistake is INVALID_ARGUMENT and not worth a
 retry; what another worker could do now is RESOURCE_EXHAUSTED or UNAVAILABLE; a fault of ours is
-INTERNAL, named and without a trace.
+INTERNAL, named and without a trace, to those requests that it ended.
 """
 
 import grpc
@@ -10,7 +10,7 @@ import grpc
 from runtime.answer import End
 from runtime.scheduler import QueueFullError
 from runtime.service import ServiceClosedError, ServiceFailedError
-from server.rpc.served import CancelledRequestError, DrainingError
+from server.rpc.served import CancelledRequestError, DrainingError, TenantBusyError
 
 
 class UnsupportedError(NotImplementedError):
@@ -20,10 +20,11 @@ class UnsupportedError(NotImplementedError):
 _CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (UnsupportedError, grpc.StatusCode.UNIMPLEMENTED),
     (QueueFullError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (TenantBusyError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (DrainingError, grpc.StatusCode.UNAVAILABLE),
     (CancelledRequestError, grpc.StatusCode.CANCELLED),
     (ServiceClosedError, grpc.StatusCode.UNAVAILABLE),
-    (ServiceFailedError, grpc.StatusCode.INTERNAL),
+    (ServiceFailedError, grpc.StatusCode.UNAVAILABLE),
     (ValueError, grpc.StatusCode.INVALID_ARGUMENT),
 )
 ERRORS = tuple(kind for kind, _ in _CODES)
@@ -39,8 +40,11 @@ def status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
     return code, str(error)
 
 
-def status_of_end(end: End) -> tuple[grpc.StatusCode, str] | None:
-    """What the call ends with because an answer did; None where the answer is whole."""
+def status_of_end(end: End, *, cut: bool = False) -> tuple[grpc.StatusCode, str] | None:
+    """What the call ends with because an answer did; None where the answer is whole. `cut`: what
+    is cancelled now, the worker has cancelled."""
     if end.reason in ("stop", "length"):
         return None
+    if cut and end.reason == "cancelled":
+        return grpc.StatusCode.UNAVAILABLE, "the worker went out of service"
     return _ENDS.get(end.reason, (grpc.StatusCode.INTERNAL, end.message or "the engine failed"))

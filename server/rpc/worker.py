@@ -1,26 +1,31 @@
 """One worker process: its listeners, its way into service and out of it.
 
-Knows listeners and signals. Does not know engines. Keeps true: health says SERVING only while
-requests are admitted; going out of service is, in this order: health NOT_SERVING, admitting still
-for a grace that lets routers notice, refusing, finishing what runs until a timeout, cancelling the
-rest, and the engine last; a second signal skips the waiting.
+Knows listeners and signals. Does not know engines. Keeps true: nobody is answered before a first
+request went all the way; health says SERVING only while requests are admitted; going out of service
+is, in this order: health NOT_SERVING, admitting still for a grace that lets routers notice,
+refusing, finishing what runs until a timeout, ending the rest, and the engine last; a second signal
+skips the waiting.
 """
 
 import asyncio
 import contextlib
+import logging
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 
 import grpc
 from grpc_health.v1 import health_pb2
 
+from runtime.request import MAX_ANSWERS
 from server.config import ListenerConfig, ServeConfig
 from server.rpc.listener import Listener, Status
 from server.rpc.served import Served
+from server.rpc.warming import warm
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 POLL = 0.1  # seconds between looks at whether the engine still runs
 Interceptors = Callable[[ListenerConfig], Sequence[grpc.aio.ServerInterceptor]]
+log = logging.getLogger(__name__)
 
 
 class Worker:
@@ -37,6 +42,7 @@ class Worker:
         interceptors: Interceptors = lambda _: (),
     ) -> None:
         self._served = served
+        self._answers = min(config.model.slots, config.limits.queued, MAX_ANSWERS)
         self._leave = asyncio.Event()
         self._hurry = asyncio.Event()
         self._grace, self._timeout = config.drain.grace_s, config.drain.timeout_s
@@ -55,6 +61,8 @@ class Worker:
         self._leave.set()
 
     async def start(self) -> None:
+        """Into service. Raises ServiceFailedError where the engine cannot answer."""
+        await warm(self._served, answers=self._answers)
         for listener in self.listeners:
             await listener.start()
         await self._say(health_pb2.HealthCheckResponse.SERVING)
@@ -70,7 +78,10 @@ class Worker:
         self._served.leaving = True
         await self._say(health_pb2.HealthCheckResponse.NOT_SERVING)
         failed = self._served.service.fault is not None
-        if not failed:
+        if failed:
+            log.error("the engine failed", exc_info=self._served.service.fault)
+        else:
+            log.info("draining", extra={"grace_s": self._grace, "timeout_s": self._timeout})
             await self._unless_hurried(asyncio.sleep(self._grace))
         self._served.draining = True
         if not failed:
@@ -78,6 +89,7 @@ class Worker:
         self._served.cancel_all()
         await asyncio.gather(*(listener.stop(grace=1.0) for listener in self.listeners))
         await asyncio.to_thread(self._served.service.close, 0.0)
+        log.info("stopped")
         return int(failed)
 
     async def _watch(self) -> None:

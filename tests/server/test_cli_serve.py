@@ -28,6 +28,7 @@ def test_a_process_serves_on_a_socket_until_it_is_told_to_stop(tmp_path: Path) -
         address,
     ]
     command += ["--compiler", "eager", "--context", "128", "--slots", "1", "--grace", "0"]
+    command += ["--operations", "127.0.0.1:0"]
     path = os.pathsep.join([str(ROOT), str(ROOT / "proto")])
     process = subprocess.Popen(
         command,

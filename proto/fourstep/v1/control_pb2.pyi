@@ -43,20 +43,22 @@ class GetEngineRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetEngineResponse(_message.Message):
-    __slots__ = ("version", "compiler", "device", "isa", "precision", "engines")
+    __slots__ = ("version", "compiler", "device", "isa", "precision", "engines", "artifact_sha256")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     COMPILER_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     ISA_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
     ENGINES_FIELD_NUMBER: _ClassVar[int]
+    ARTIFACT_SHA256_FIELD_NUMBER: _ClassVar[int]
     version: str
     compiler: str
     device: str
     isa: str
     precision: str
     engines: _containers.RepeatedCompositeFieldContainer[Engine]
-    def __init__(self, version: _Optional[str] = ..., compiler: _Optional[str] = ..., device: _Optional[str] = ..., isa: _Optional[str] = ..., precision: _Optional[str] = ..., engines: _Optional[_Iterable[_Union[Engine, _Mapping]]] = ...) -> None: ...
+    artifact_sha256: str
+    def __init__(self, version: _Optional[str] = ..., compiler: _Optional[str] = ..., device: _Optional[str] = ..., isa: _Optional[str] = ..., precision: _Optional[str] = ..., engines: _Optional[_Iterable[_Union[Engine, _Mapping]]] = ..., artifact_sha256: _Optional[str] = ...) -> None: ...
 
 class Engine(_message.Message):
     __slots__ = ("name", "captured")

@@ -55,7 +55,7 @@ def test_cancel_ends_a_request_that_is_being_read(worker: Running, gate: threadi
 
 def test_an_id_is_in_use_from_the_beginning(worker: Running, gate: threading.Event) -> None:
     first = worker.inference.Generate(named())
-    until(lambda: "mine" in worker.served._open)
+    until(lambda: len(worker.served._open) == 1)
     with pytest.raises(grpc.RpcError) as caught:
         list(worker.inference.Generate(named()))
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
@@ -65,7 +65,7 @@ def test_an_id_is_in_use_from_the_beginning(worker: Running, gate: threading.Eve
 
 def test_who_leaves_while_it_is_read_runs_nothing(worker: Running, gate: threading.Event) -> None:
     call = worker.inference.Generate(named())
-    until(lambda: "mine" in worker.served._open)
+    until(lambda: len(worker.served._open) == 1)
     call.cancel()
     until(lambda: not worker.served._open)
     gate.set()

@@ -1,0 +1,1 @@
+"""What operators see of a worker: metrics, probes, logs and traces."""

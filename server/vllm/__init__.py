@@ -1,0 +1,1 @@
+"""vllm.grpc.engine.VllmEngine: the protocol that gateways speak, over what fourstep.v1 serves."""

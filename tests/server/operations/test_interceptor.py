@@ -1,0 +1,162 @@
+"""Calls that end in every way there is: each counted once, with the status that its caller got."""
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from fourstep.v1 import inference_pb2 as pb
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from server.operations.interceptor import UNKNOWN
+from tests.server.operations.watched import (
+    GENERATE,
+    LISTENER,
+    TOKENIZE,
+    Lines,
+    Watched,
+    watched,
+)
+from tests.server.rpc.working import until
+
+CHECK, WATCH = "grpc.health.v1.Health/Check", "grpc.health.v1.Health/Watch"
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Watched]:
+    with watched() as made:
+        yield made
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    handler, log = Lines(), logging.getLogger("server.operations.interceptor")
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    yield handler
+    log.removeHandler(handler)
+    log.setLevel(logging.NOTSET)
+
+
+def request(wish: str) -> pb.GenerateRequest:
+    return pb.GenerateRequest(request_id=wish)
+
+
+@pytest.mark.parametrize(
+    ("wish", "code", "level"),
+    [
+        ("answer", grpc.StatusCode.OK, "INFO"),
+        ("refuse", grpc.StatusCode.RESOURCE_EXHAUSTED, "INFO"),
+        ("break", grpc.StatusCode.INTERNAL, "ERROR"),
+        ("raise", grpc.StatusCode.UNKNOWN, "ERROR"),
+    ],
+)
+def test_a_stream_ends_with_its_status(
+    server: Watched, lines: Lines, wish: str, code: grpc.StatusCode, level: str
+) -> None:
+    before = server.begun(GENERATE), server.ended(GENERATE, code.name)
+    call = server.inference.Generate(request(wish))
+    if code is grpc.StatusCode.OK:
+        assert len(list(call)) == 2
+    else:
+        with pytest.raises(grpc.RpcError):
+            list(call)
+    assert call.code() is code
+    until(lambda: len(lines.found) == 1)
+    assert (server.begun(GENERATE), server.ended(GENERATE, code.name)) == (
+        before[0] + 1,
+        before[1] + 1,
+    )
+    assert server.open(GENERATE) == 0
+    (line,) = lines.found
+    assert (line["status"], line["request_id"], line["levelname"]) == (code.name, wish, level)
+    assert (line["listener"], line["rpc"], line["tenant"]) == (LISTENER, GENERATE, "acme")
+
+
+def test_a_line_tells_what_was_got(server: Watched, lines: Lines) -> None:
+    start = time.monotonic()
+    metadata = (("traceparent", PARENT),)
+    list(server.inference.Generate(request("answer"), metadata=metadata))
+    until(lambda: len(lines.found) == 1)
+    (line,) = lines.found
+    told = ("cached_tokens", "answer_tokens", "steps", "accepted")
+    assert [line[name] for name in told] == [4, 4, 1, 2]
+    assert (line["queue_seconds"], line["first_token_seconds"]) == (0.5, 0.75)
+    assert 0 < line["seconds"] < time.monotonic() - start
+    assert line["traceparent"] == PARENT
+
+
+@pytest.mark.parametrize("parent", ["", "nonsense", PARENT + "-", PARENT.upper()])
+def test_a_traceparent_that_is_none_is_not_told(server: Watched, lines: Lines, parent: str) -> None:
+    metadata = (("traceparent", parent),)
+    list(server.inference.Generate(request("answer"), metadata=metadata))
+    until(lambda: len(lines.found) == 1)
+    assert lines.found[0]["traceparent"] == ""
+
+
+@pytest.mark.parametrize("wish", ["stay", "flood"])
+def test_who_leaves_has_cancelled(server: Watched, lines: Lines, wish: str) -> None:
+    before = server.ended(GENERATE, "CANCELLED")
+    call = server.inference.Generate(request(wish))
+    next(call)
+    assert server.open(GENERATE) == 1
+    call.cancel()
+    until(lambda: server.ended(GENERATE, "CANCELLED") == before + 1)
+    assert server.open(GENERATE) == 0
+    until(lambda: len(lines.found) == 1)
+    assert lines.found[0]["status"] == "CANCELLED"
+
+
+def test_a_deadline_is_no_cancellation(server: Watched, lines: Lines) -> None:
+    call = server.inference.Generate(request("stay"), timeout=0.2)
+    with pytest.raises(grpc.RpcError):
+        list(call)
+    assert call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    until(lambda: len(lines.found) == 1)
+    assert lines.found[0]["status"] == "DEADLINE_EXCEEDED"
+    assert server.ended(GENERATE, "DEADLINE_EXCEEDED") == 1
+
+
+def test_unary_calls_are_counted_and_logged_where_they_fail(server: Watched, lines: Lines) -> None:
+    prompt = pb.Prompt(text="secret")
+    assert server.inference.Tokenize(pb.TokenizeRequest(prompt=prompt)).count == 3
+    with pytest.raises(grpc.RpcError):
+        server.inference.Tokenize(pb.TokenizeRequest())
+    until(lambda: len(lines.found) == 1)
+    assert (lines.found[0]["rpc"], lines.found[0]["status"]) == (TOKENIZE, "INVALID_ARGUMENT")
+    assert server.ended(TOKENIZE, "OK") == server.ended(TOKENIZE, "INVALID_ARGUMENT") == 1
+
+
+def test_health_and_reflection_go_on_as_they_are(server: Watched, lines: Lines) -> None:
+    stub: Any = health_pb2_grpc.HealthStub(server.channel)
+    stub.Check(health_pb2.HealthCheckRequest())
+    watch = stub.Watch(health_pb2.HealthCheckRequest())
+    next(watch)
+    assert server.open(WATCH) == 1
+    watch.cancel()
+    until(lambda: server.open(WATCH) == 0)
+    assert server.ended(CHECK, "OK") == 1
+    asked = reflection_pb2.ServerReflectionRequest(list_services="")
+    mirror: Any = reflection_pb2_grpc.ServerReflectionStub(server.channel)
+    assert len(list(mirror.ServerReflectionInfo(iter([asked])))) == 1
+    assert all(line["status"] == "CANCELLED" for line in lines.found)
+
+
+def test_a_caller_makes_no_labels(server: Watched, lines: Lines) -> None:
+    for name in ("/made.up/One", "/made.up/Two", "/fourstep.v1.Inference/Three"):
+        with pytest.raises(grpc.RpcError, match="UNIMPLEMENTED"):
+            server.channel.unary_unary(name)(b"")
+    until(lambda: server.ended(UNKNOWN, "UNIMPLEMENTED") == 3)
+    assert server.begun(UNKNOWN) == 3
+    labels = {
+        sample.labels["rpc"]
+        for family in server.registry.collect()
+        for sample in family.samples
+        if "rpc" in sample.labels
+    }
+    assert not [label for label in labels if "made" in label or "Three" in label]
+    assert not lines.found

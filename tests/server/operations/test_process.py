@@ -1,0 +1,148 @@
+"""One life of a real process as its operators see it: probes, metrics, lines, and nobody's text."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from fourstep.v1 import inference_pb2 as pb
+from fourstep.v1 import inference_pb2_grpc
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.server.rpc.working import text_request, until
+from tests.server.tiny_checkpoint import write_checkpoint
+
+ROOT = Path(__file__).parents[3]
+SECRET = "my own secret"
+CONFIG = """
+[model]
+checkpoint = "tiny"
+compiler = "eager"
+context = 128
+slots = 1
+
+[[listeners]]
+address = "127.0.0.1:0"
+
+[drain]
+grace_s = 1.0
+
+[operations]
+address = "127.0.0.1:0"
+log_format = "json"
+"""
+
+
+class Process:
+    """`lines`: what it has logged up to now."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "serve.toml").write_text(CONFIG, encoding="utf-8")
+        self.lines: list[dict[str, Any]] = []
+        self.text = ""
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", "from server.cli import main; main()", "serve"]
+            + ["--config", str(folder / "serve.toml")],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "proto")])},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.text += line
+            with contextlib.suppress(json.JSONDecodeError):  # torch's and grpc's own words
+                self.lines.append(json.loads(line))
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        return [line for line in self.lines if line["event"] == name]
+
+    def wait_for(self, name: str) -> dict[str, Any]:
+        until(lambda: bool(self.events(name)) or self.process.poll() is not None, 120)
+        assert self.events(name), self.text
+        return self.events(name)[0]
+
+    def end(self) -> int:
+        self.process.kill()
+        self._reader.join(60)
+        return self.process.wait(60)
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Process]:
+    write_checkpoint(tmp_path / "tiny")
+    made = Process(tmp_path)
+    yield made
+    made.end()
+
+
+def fetch(address: str, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_one_life(process: Process) -> None:
+    started = process.wait_for("serving")
+    assert (started["model"], started["slots"], started["compiler"]) == ("tiny", 1, "eager")
+    (listener,), operations = started["listeners"], started["operations"]
+    assert fetch(operations, "/healthz")[0] == fetch(operations, "/readyz")[0] == 200
+
+    before = samples(fetch(operations, "/metrics")[1])
+    with grpc.insecure_channel(listener) as channel:
+        stub = inference_pb2_grpc.InferenceStub(channel)
+        messages = list(stub.Generate(text_request(SECRET), timeout=60))
+        with pytest.raises(grpc.RpcError):
+            list(stub.Generate(text_request(SECRET, constraint=pb.Constraint(regex="("))))
+    usage = messages[-1].end.usage
+    until(lambda: len(process.events("request")) == 2)
+    good, bad = process.events("request")
+    assert (good["status"], bad["status"]) == ("OK", "INVALID_ARGUMENT")
+    assert good["request_id"] == messages[0].request_id
+    assert (good["prompt_tokens"], good["answer_tokens"]) == (usage.prompt_tokens, 12)
+    assert (good["steps"], good["accepted"]) == (usage.steps, usage.accepted_tokens)
+    assert good["first_token_seconds"] == usage.first_token_seconds
+
+    metrics = samples(fetch(operations, "/metrics")[1])
+    assert metrics["fourstep_tokens_total"] == before["fourstep_tokens_total"] + 12
+    assert metrics["fourstep_serving"] == 1
+    for code in ("OK", "INVALID_ARGUMENT"):
+        rpc = "fourstep.v1.Inference/Generate"
+        assert metrics["fourstep_calls_total", code, "127.0.0.1:0", rpc] == 1
+    assert metrics["process_open_fds"] > 0
+
+    process.process.send_signal(signal.SIGTERM)
+    assert process.wait_for("draining")["timeout_s"] == 60
+    assert fetch(operations, "/readyz")[0] == 503
+    assert fetch(operations, "/healthz")[0] == 200
+    assert process.process.wait(60) == 0
+    process.wait_for("stopped")
+    assert SECRET not in process.text
+    assert "".join(message.text for message in messages) not in process.text
+
+
+def samples(text: str) -> dict[Any, float]:
+    """By name, or by name and labels in the order of their names where there are any."""
+    return {
+        (sample.name, *dict(sorted(sample.labels.items())).values())
+        if sample.labels
+        else sample.name: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
