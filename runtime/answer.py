@@ -61,7 +61,7 @@ class End:
     message: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class Output:
     """What one step did for one answer: new tokens and their text, or the end, or both.
 

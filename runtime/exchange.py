@@ -1,6 +1,7 @@
 """What goes into an engine call and what comes out of it, as plain data.
 
-Knows tokens and positions. Does not know tensors or requests.
+Knows tokens and positions. Does not know tensors or requests. Nobody changes one once it is made;
+they are not frozen because that alone took a tenth of a step's bookkeeping.
 """
 
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from graphs.sampling import BitSet
 Mask = BitSet  # int32 [rows, U]: a bit set of tokens a row
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class Turn:
     """One slot's part of a decode step: the last committed token, where it stands, the drafts.
 
@@ -30,7 +31,7 @@ class Turn:
         return [self.slot, self.position, len(self.drafts), self.token, *self.drafts, *pad]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class Committed:
     """What one call committed for one slot, and the drafts for its next step, if it drafted.
 
@@ -43,7 +44,7 @@ class Committed:
     drafts: tuple[int, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class Observed:
     """hits[d] of trials[d] predictions of MTP depth d were right; drafts are for the next step."""
 

@@ -36,15 +36,15 @@ class _Block(Generic[Owner]):
 @dataclass
 class _Map:
     """One slot: its blocks by place in the text; the text up to `known` blocks is in the cache's
-    terms `key`. MTP rows are whole from position `whole_from` on. `idle_until`: up to this many
-    positions run, `advance` has nothing to do."""
+    terms `key`. MTP rows are whole from position `whole_from` on. `oldest`: no sliding block before
+    this one is mapped."""
 
     key: bytes
     full: list[_Block[Node]] = field(default_factory=list)
     sliding: dict[int, _Block[Sliding]] = field(default_factory=dict)
     known: int = 0
     whole_from: int = 0
-    idle_until: int = 0
+    oldest: int = 0
     expected: int = 1  # positions that it was let in for
     # Sliding blocks that the end of the prompt sees, or that the text went on from.
     lasting: set[int] = field(default_factory=set)
@@ -147,16 +147,15 @@ class Memory:
         """`computed` positions of `slot` are run and final, the MTP layers are up to date with the
         first `filled` of them. Whole blocks go to the cache, old sliding blocks go back."""
         made = self._maps[slot]
-        if computed < made.idle_until:
-            return
-        while (made.known + 1) * BLOCK <= self._settled(tokens, computed, filled):
-            self._publish(slot, made, tokens, computed, filled)
-        needed = self._needed_from(computed, filled)
-        for index in [index for index in made.sliding if (index + 1) * BLOCK <= needed]:
-            self._release(made, index)
-        oldest = min(made.sliding, default=len(made.full))
-        until_release = (oldest + 1) * BLOCK + computed - needed
-        made.idle_until = min((made.known + 1) * BLOCK, until_release)
+        # Of most steps neither is due.
+        if filled >= (made.known + 1) * BLOCK:
+            while (made.known + 1) * BLOCK <= self._settled(tokens, computed, filled):
+                self._publish(slot, made, tokens, computed, filled)
+        needed = self._needed_from(computed, filled) // BLOCK
+        if needed > made.oldest:
+            for index in [index for index in made.sliding if index < needed]:
+                self._release(made, index)
+            made.oldest = needed
 
     def skipped(self, slot: int, end: int) -> None:
         """The MTP layers have left out rows of `slot` before they caught up to position `end`."""

@@ -208,7 +208,7 @@ class Finish:
     matched: int | str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class Step:
     """What one step committed.
 

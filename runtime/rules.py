@@ -15,11 +15,10 @@ import numpy as np
 from graphs.sampling import bit_set
 from runtime.exchange import Mask
 from runtime.grammar import GrammarError, Grammars, Matcher
+from runtime.parsers.reasoning import Markers
 from runtime.request import SamplingParams
 from runtime.stop import stop_ids
 from runtime.tokenizer import Tokenizer
-
-REASONING_END = "</think>"
 
 
 @dataclass(frozen=True)
@@ -39,9 +38,10 @@ class Rules:
 
     A constraint ends the answer at the token after which nothing can follow; where the answer may
     end or go on, the stop ids are allowed beside what goes on. Until the end of the reasoning, a
-    constraint that comes after it forbids nothing. Raises ValueError for what needs a tokenizer or
-    Grammars that are not there, GrammarError (a ValueError) for a constraint that is refused and
-    when no first token is left; window and commit raise it when a constraint's step costs too much.
+    constraint that comes after it forbids a tool call alone, which would end the reasoning with the
+    constraint never begun. Raises ValueError for what needs a tokenizer or Grammars that are not
+    there, GrammarError (a ValueError) for a constraint that is refused and when no first token is
+    left; window and commit raise it when a constraint's step costs too much.
     """
 
     def __init__(
@@ -60,8 +60,11 @@ class Rules:
         self._base = self._bad_words.singles
         if params.allowed_token_ids is not None:
             self._base = _both(self._base, bits(params.allowed_token_ids, vocab))
-        self._matcher, self._marker = _matcher(params, grammars)
-        self._active = self._matcher is not None and self._marker is None
+        self._matcher, markers = _matcher(params, grammars)
+        self._marker = markers and markers.end
+        call = markers and markers.tool_call
+        self._thinking = None if call is None else ~bits((call,), vocab)
+        self._active = self._matcher is not None and markers is None
         self._count = 0
         self._tail: tuple[int, ...] = ()  # the last tokens, as far as bad words look back
         self._taken = 0  # tokens that the matcher took in this window
@@ -129,6 +132,8 @@ class Rules:
     def _row(self) -> Row:
         """What may follow the tokens so far."""
         allowed = self._base
+        if self._thinking is not None and not self._active:
+            allowed = _both(allowed, self._thinking)
         if self._active:
             assert self._matcher is not None
             if self._matcher.ended:
@@ -201,13 +206,13 @@ def _sequences(words: Sequence[str], tokenizer: Tokenizer | None) -> set[tuple[i
 
 def _matcher(
     params: SamplingParams, grammars: Grammars | None
-) -> tuple[Matcher | None, int | None]:
-    """The matcher, and the token behind which it begins, if not with the first."""
+) -> tuple[Matcher | None, Markers | None]:
+    """The matcher, and the markers of the reasoning behind which it begins, if it does."""
     constraint = params.constraint
     if constraint is None:
         return None, None
     if grammars is None:
         raise ValueError("constraint: constraints need Grammars")
     after = constraint.after_reasoning
-    marker = grammars.tokenizer.id_of(REASONING_END) if after else None
-    return grammars.matcher(constraint), marker
+    markers = Markers.of(grammars.tokenizer, tools=True) if after else None
+    return grammars.matcher(constraint), markers

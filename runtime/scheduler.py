@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from graphs.plan import MAX_WIDTH
 from runtime.answer import Answer, End, EndReason, Output, Phase, Request
 from runtime.engine import Engine, EngineError
-from runtime.exchange import Committed, Turn
+from runtime.exchange import Turn
 from runtime.failpoints import InjectedError, reach
 from runtime.generate import check_request
 from runtime.grammar import GrammarError, Grammars
@@ -172,8 +172,11 @@ class Scheduler:
         left = len(answer.tokens) - answer.computed
         most = self.limits.chunk_rows if self._running else self.engine.plan.prefill[-1]
         rows = self.engine.plan.chunk(left, most)
-        if self._reserve(answer, min(answer.computed + rows, len(answer.tokens))):
-            self._guard([answer], lambda: self._load_chunk(answer, rows))
+        try:
+            if self._reserve(answer, min(answer.computed + rows, len(answer.tokens))):
+                self._load_chunk(answer, rows)
+        except CALL_ERRORS as error:
+            self._fail([answer], error)
 
     def _load_chunk(self, answer: Answer, rows: int) -> None:
         start, tokens = answer.computed, answer.tokens
@@ -201,29 +204,32 @@ class Scheduler:
         agree([answer.decoding.policy for answer in chosen], size)
         for answer in chosen:
             # One that is no longer running gave its blocks to one before it.
-            if answer.phase is Phase.RUNNING and self._reserve(
-                answer, len(answer.tokens) + MAX_WIDTH - 1
-            ):
-                answer.served = self._turns
-                self._guard([answer], lambda a=answer: batch.append((a, a.ask())))
+            if answer.phase is not Phase.RUNNING:
+                continue
+            try:
+                if self._reserve(answer, len(answer.tokens) + MAX_WIDTH - 1):
+                    answer.served = self._turns
+                    batch.append((answer, answer.ask()))
+            except CALL_ERRORS as error:
+                self._fail([answer], error)
         batch = [(answer, turn) for answer, turn in batch if answer.phase is Phase.RUNNING]
-        if batch:
-            self._guard([answer for answer, _ in batch], lambda: self._decode_batch(batch))
+        try:
+            if batch:
+                self._decode_batch(batch)
+        except CALL_ERRORS as error:
+            self._fail([answer for answer, _ in batch], error)
 
     def _decode_batch(self, batch: Sequence[tuple[Answer, Turn]]) -> None:
         draft = any(answer.decoding.wants_drafts for answer, _ in batch)
         reach("engine.step")
         results = self.engine.decode([turn for _, turn in batch], draft=draft)
         for entry, ((answer, turn), committed) in enumerate(zip(batch, results, strict=True)):
-            take = functools.partial(self._take, answer, turn, committed, draft, entry)
-            self._guard([answer], take)
-
-    def _take(
-        self, answer: Answer, turn: Turn, committed: Committed, draft: bool, entry: int
-    ) -> None:
-        step, finish = answer.take(committed, turn.drafts, drafted=draft)
-        answer.numbers.count(step)
-        self._emit(answer, step, finish, entry=entry)
+            try:
+                step, finish = answer.take(committed, turn.drafts, drafted=draft)
+                answer.numbers.count(step)
+                self._emit(answer, step, finish, entry=entry)
+            except CALL_ERRORS as error:
+                self._fail([answer], error)
 
     def _emit(self, answer: Answer, step: Step, finish: Finish | None, *, entry: int) -> None:
         reach("sampler")
@@ -239,8 +245,9 @@ class Scheduler:
         for answer in answers:
             if answer.phase is not Phase.OVER:
                 end = self._over(answer, reason, message=message)
-                made = Output(request_id=answer.request.id, index=answer.index, end=end)
-                self._outputs.append(made)
+                self._outputs.append(
+                    Output(request_id=answer.request.id, index=answer.index, end=end)
+                )
 
     def _over(
         self,
@@ -270,16 +277,13 @@ class Scheduler:
         outputs, self._outputs = self._outputs, []
         return outputs
 
-    def _guard(self, answers: Sequence[Answer], call: Callable[[], object]) -> None:
-        """Run a call; what it raises for a reason of its own ends these answers alone."""
-        try:
-            call()
-        except CALL_ERRORS as error:
-            self._end_all(answers, "failed", message=str(error))
+    def _fail(self, answers: Sequence[Answer], error: Exception) -> None:
+        """What a call raises for a reason of its own ends its answers and no others."""
+        self._end_all(answers, "failed", message=str(error))
 
     def _reserve(self, answer: Answer, positions: int) -> bool:
         """Map blocks for an answer's next call, if need be those of who should wait for it."""
-        self._guard([answer], lambda: reach("allocate"))
+        reach("allocate")
         while answer.slot >= 0:
             if self.seats.reserve(answer, positions):
                 return True

@@ -25,6 +25,7 @@ class Seats:
             largest_call=engine.largest_call,
         )
         self._free = list(range(engine.state.slots))[::-1]
+        self._waits: Answer | None = None  # found no room, and nothing was given back since
 
     @property
     def free(self) -> int:
@@ -43,11 +44,14 @@ class Seats:
     def open(self, answer: Answer) -> bool:
         """Give the answer a slot and what the cache has of its text, if all of the text fits beside
         the others' just now."""
+        if answer is self._waits:
+            return False
         slot, request, tokens = self._free[-1], answer.request, answer.tokens
         reuse = request.params.prompt_logprobs is None
         cached = self.memory.open(slot, tokens, request.salt, reuse=reuse)
         if not self.memory.fits(slot, len(tokens) + MAX_WIDTH):
             self.memory.close(slot, tokens, 0, 0)
+            self._waits = answer
             return False
         self._free.pop()
         answer.slot, answer.computed = slot, cached
@@ -68,6 +72,7 @@ class Seats:
         """Take the slot and the blocks back; whole blocks stay in the cache."""
         if answer.slot < 0:
             return
+        self._waits = None
         self._tell_skipped(answer)
         # Rows behind the end were run too, but are nobody's text.
         computed = min(answer.computed, len(answer.tokens))

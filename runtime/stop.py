@@ -14,7 +14,7 @@ from runtime.request import Finish, SamplingParams
 from runtime.tokenizer import Detokenizer, Tokenizer
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class Scanned:
     """What of some committed tokens is emitted, and the text that each of them lets out."""
 

@@ -10,11 +10,14 @@ import os
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
+from server.cli_client import client_command
 from server.cli_generate_options import generate_command
+from server.cli_load import load_command
 from server.cli_serve_options import serve_command
 from server.errors import fail, printable
 from server.options import NANO, AnyCheckpoint, CompilerName, Pin, Precision, PrecisionName
@@ -30,6 +33,23 @@ app = typer.Typer(
 
 app.command("generate")(generate_command)
 app.command("serve")(serve_command)
+app.command("client")(client_command)
+
+
+class _ModelUnlessNamed(TyperGroup):
+    """`fourstep bench [CHECKPOINT] ...` measures a model, as it did before there was more."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or (args[0] not in self.commands and args[0] != "--help"):
+            args = ["model", *args]
+        return super().parse_args(ctx, args)
+
+
+bench = typer.Typer(
+    cls=_ModelUnlessNamed, help="Measure a model (where nothing is named) or a worker."
+)
+bench.command("serve")(load_command)
+app.add_typer(bench, name="bench")
 
 
 @app.command("build")
@@ -111,7 +131,7 @@ def inspect_command(
         Console(highlight=False).print(render(report))
 
 
-@app.command("bench")
+@bench.command("model")
 def bench_command(
     checkpoint: AnyCheckpoint = NANO,
     synthetic: Annotated[

@@ -1,8 +1,7 @@
 """The two forms in which `fourstep generate` shows steps: coloured text and JSON lines.
 
 Knows layout only; tokens have become text before they come here. Keeps true: a token's colour says
-who proposed it (the MTP layer of that depth, or the backbone's own sampling), and the text is never
-altered except that a terminal gets no control characters.
+who proposed it: the MTP layer of that depth, or the backbone's own sampling.
 """
 
 import dataclasses
@@ -12,17 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rich.console import Console
-from rich.segment import Segment, Segments
-from rich.style import Style
 
 from runtime.answer import End, Output
 from runtime.logprobs import TokenLogprobs
 from runtime.numbers import Summary
 from runtime.parsers.answer import Answer
-from server.errors import printable
-
-# Foreground colours that read on dark and light terminals; sampled tokens keep the terminal's own.
-DEPTH_STYLES = ("green", "cyan", "magenta")
+from server.cli_ink import DEPTH_STYLES, Ink
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,42 +50,26 @@ class TextPrinter:
     """For people: the prompt, the tokens as they come, and a closing line."""
 
     def __init__(self, console: Console, *, draft_tokens: int) -> None:
-        self._console = console
+        self._ink = Ink(console)
         self._styles = DEPTH_STYLES[:draft_tokens]
 
     def start(self, prompt: str) -> None:
-        if self._console.color_system is not None and not self._console.no_color and self._styles:
-            self._legend()
-        self._write(prompt, "dim")
+        self._ink.legend(self._styles)
+        self._ink.write(prompt, "dim")
 
     def begin(self, index: int, answers: int) -> None:
         if index:
-            self._write(f"\nanswer {index + 1} of {answers}\n\n", "dim")
+            self._ink.write(f"\nanswer {index + 1} of {answers}\n\n", "dim")
 
     def step(self, output: Output) -> None:
         assert output.step is not None
         for index, piece in enumerate(output.step.pieces):
             accepted = index < output.step.accepted
-            self._write(piece, self._styles[index] if accepted else None)
+            self._ink.write(piece, self._styles[index] if accepted else None)
 
     def end(self, done: Done) -> None:
-        self._write("\n\n", None)
-        self._write(closing_line(done) + "\n", "dim")
-
-    def _legend(self) -> None:
-        self._write("sampled by the backbone", None)
-        for depth, style in enumerate(self._styles, start=1):
-            self._write(" | ", "dim")
-            self._write(f"drafted by MTP layer {depth}", style)
-        self._write("\n\n", None)
-
-    def _write(self, text: str, style: str | None) -> None:
-        if self._console.is_terminal:
-            text = printable(text)
-        if text:
-            # A segment reaches the file as it is; printed as text, rich would expand tabs.
-            segment = Segment(text, Style.parse(style) if style else None)
-            self._console.print(Segments([segment]), end="", crop=False)
+        self._ink.write("\n\n")
+        self._ink.write(closing_line(done) + "\n", "dim")
 
 
 class JsonPrinter:

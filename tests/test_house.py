@@ -27,7 +27,7 @@ ALLOWED = {
 EXTRAS = {
     "models": ("nano",),
     "runtime": ("bench",),
-    "server": ("otel",),
+    "server": ("otel", "bench"),
     "tests": ("test", "nano", "otel"),
 }
 # Imports of tests and tools that come with a declared requirement under another name.

@@ -20,6 +20,7 @@ from google.protobuf import descriptor_pool
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from server.operations.record import begin
+from server.operations.streams import Writing
 from server.operations.traces import Traces
 from server.rpc.caller import tenant
 
@@ -60,8 +61,8 @@ class Calls:
 
     def interceptors(self, listener: str) -> tuple[grpc.aio.ServerInterceptor, ...]:
         """For the server of one listener, before any others."""
-        own = _Interceptor(self, listener)
-        return (own,) if self._traces is None else (self._traces.interceptor(), own)
+        spans = [] if self._traces is None else [self._traces.interceptor()]
+        return (Writing(), *spans, _Interceptor(self, listener))
 
     @contextmanager
     def call(self, listener: str, rpc: str, context: Context) -> Iterator[None]:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 import grpc
-from prometheus_client import Counter, Gauge
+from prometheus_client import Counter, Gauge, disable_created_metrics
 from prometheus_client.process_collector import ProcessCollector
 
 from runtime.metrics import Metrics
@@ -29,6 +29,7 @@ class Operations:
     OSError where the address is taken."""
 
     def __init__(self, config: OperationsConfig) -> None:
+        disable_created_metrics()  # a series beside each counter and histogram that nobody asks for
         self.metrics = Metrics()
         self._served: Served | None = None
         registry = self.metrics.registry

@@ -14,7 +14,7 @@ from runtime.pools import PoolSizes
 from runtime.request import SamplingParams
 from runtime.scheduler import Scheduler
 from runtime.width import FixedWidth, StepCosts, WidthPolicy
-from tests.runtime.machine import CONTEXT, NARROW, ROOMY, WIDE, Machine, engine_of, tokens
+from tests.runtime.machine import CONTEXT, NARROW, ROOMY, WIDE, Machine, Said, engine_of, tokens
 
 SAMPLED = SamplingParams(max_tokens=24, temperature=1.0)
 
@@ -47,16 +47,27 @@ def toggle(machine: Machine, seed: int) -> None:
 
 
 def check_reuse(machine: Machine, text: Sequence[int]) -> list[int]:
-    """Texts that go on from this one at any block draft as cold ones; how much they reused."""
+    """Texts that go on from this one at any block find the rows of cold ones, and draft as these;
+    how much they reused."""
     most, reused = machine.engine.draft_tokens, list[int]()
     asked = [[*text[:cut], *tokens(3, cut)] for cut in (*range(66, len(text), 64), len(text))]
-    warm = [machine.ask(prompt, SAMPLED, draft_tokens=most) for prompt in reversed(asked)]
+    warm = [ask_and_check(machine, prompt, most) for prompt in reversed(asked)]
     for prompt, said in zip(reversed(asked), warm, strict=True):
         assert said.end is not None
         reused.append(said.end.numbers.cached_tokens)
         machine.memory.cache.clear()
         assert said.steps == machine.ask(prompt, SAMPLED, draft_tokens=most).steps
     return reused
+
+
+def ask_and_check(machine: Machine, prompt: Sequence[int], drafts: int) -> Said:
+    """As Machine.ask, with a look at the rows that the prompt was found to have."""
+    name = machine.submit(prompt, SAMPLED, draft_tokens=drafts)
+    machine.step()
+    [answer] = machine.live
+    machine.check_rows(answer)
+    machine.run()
+    return machine.said[name, 0]
 
 
 @pytest.mark.parametrize("shape", [NARROW, WIDE])

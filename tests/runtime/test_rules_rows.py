@@ -5,13 +5,25 @@ import pytest
 from runtime.grammar import GrammarError
 from runtime.request import Constraint, SamplingParams
 from runtime.rules import Rules
-from tests.runtime.tiny_grammars import END, EOS, EOS_IDS, GRAMMARS, encode, ids, members, rules
+from tests.runtime.tiny_grammars import (
+    END,
+    EOS,
+    EOS_IDS,
+    GRAMMARS,
+    TOKENIZER,
+    encode,
+    ids,
+    members,
+    rules,
+)
 from tests.runtime.tiny_tokenizer import VOCAB_SIZE
 
 ALL = set(range(VOCAB_SIZE))
 AFTER = Constraint(kind="regex", source="[0-9]{2}", after_reasoning=True)
 DIGITS = Constraint(kind="regex", source="[0-9]+")
 [NINE], [X] = encode("9"), encode("x")
+CALL = TOKENIZER.id_of("<tool_call>")
+THINKING = ALL - {CALL}  # what a reasoning may be made of that a constraint waits for
 DIGIT = {token for digit in "0123456789" for token in encode(digit)}
 
 
@@ -25,20 +37,30 @@ def test_a_constraint_begins_right_behind_the_end_of_the_reasoning() -> None:
     """Fault H6: the rows behind a drafted marker are masked already, and tokens of
     the reasoning never reach the grammar."""
     made = rules(SamplingParams(constraint=AFTER))
-    assert made.window((X, NINE, X)) == (3, None)
+    kept, mask = made.window((X, NINE, X))
+    assert kept == 3
+    assert [ids(mask, row) for row in range(4)] == [THINKING] * 4
     assert made.commit((X, NINE)) is None
     kept, mask = made.window((X, END, NINE))
     assert kept == 3
-    assert [ids(mask, row) for row in range(2)] == [ALL, ALL]
+    assert [ids(mask, row) for row in range(2)] == [THINKING] * 2
     first = members(GRAMMARS.matcher(AFTER).allowed())
     assert ids(mask, 2) == first
     assert ids(mask, 3) == DIGIT
     # The window is forgotten where its drafts were wrong: the marker was not committed.
     assert made.commit((X, X)) is None
-    assert made.window((X,)) == (1, None)
+    assert made.window((X,))[0] == 1
     assert made.commit((END,)) is None
     assert ids(made.window(())[1], 0) == first
     assert made.commit((NINE, NINE)) == 2
+
+
+def test_a_call_does_not_end_a_reasoning_that_a_constraint_waits_for() -> None:
+    """It would stand for `</think>`, and the constraint would never begin."""
+    made = rules(SamplingParams(constraint=AFTER))
+    assert made.window((X, CALL, X))[0] == 1
+    assert made.commit((END,)) is None
+    assert CALL not in ids(made.window(())[1], 0)
 
 
 def test_a_draft_that_is_illegal_behind_the_marker_is_cut_off() -> None:

@@ -166,6 +166,29 @@ def test_nobody_overtakes_one_that_waits_for_blocks() -> None:
     machine.run()
 
 
+def test_one_that_waits_for_blocks_is_looked_up_when_some_were_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not each step: the hashes of a long prompt take longer than one."""
+    machine = Machine(slots=3, pools=PoolSizes(full=5, sliding=12))
+    machine.submit(tokens(120), SamplingParams(max_tokens=60))
+    machine.step()
+    memory, opened = machine.scheduler.seats.memory, list[int]()
+    real = memory.open
+
+    def counted(slot: int, *args: Any, **named: Any) -> int:
+        opened.append(slot)
+        return real(slot, *args, **named)
+
+    monkeypatch.setattr(memory, "open", counted)
+    machine.submit(tokens(250, 1), SHORT)
+    while machine.said["0", 0].end is None:
+        machine.step()
+    assert len(opened) == 1
+    machine.run()
+    assert len(opened) == 2
+
+
 def test_running_answers_take_turns_when_a_batch_does_not_hold_them() -> None:
     machine = Machine(slots=6)
     for seed in range(6):

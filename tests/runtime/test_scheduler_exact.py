@@ -142,6 +142,20 @@ def test_a_conversation_goes_on_from_its_last_answer() -> None:
         text = text + said.tokens + tokens(5, seed=turn)
 
 
+@pytest.mark.parametrize("shape", [NARROW, WIDE])
+@pytest.mark.parametrize("drafts", [1, None])
+def test_whole_blocks_of_an_answer_are_found_wherever_a_text_goes_on(
+    shape: str, drafts: int | None
+) -> None:
+    """What the rows before a block's end saw of an answer are its tokens, not drafts of them."""
+    machine, prompt = Machine(shape), tokens(40)
+    said = machine.ask(prompt, SamplingParams(max_tokens=180), draft_tokens=drafts)
+    text = prompt + said.tokens
+    for cut in (130, 150, 195):
+        params = SamplingParams(max_tokens=24, temperature=1.0)
+        assert cached(machine.ask(text[:cut] + tokens(3, cut), params)) == cut // 64 * 64
+
+
 def cached(said: Said) -> int:
     assert said.end is not None
     return said.end.numbers.cached_tokens

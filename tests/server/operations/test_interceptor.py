@@ -1,6 +1,5 @@
 """Calls that end in every way there is: each counted once, with the status that its caller got."""
 
-import logging
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -30,16 +29,6 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 def server() -> Iterator[Watched]:
     with watched() as made:
         yield made
-
-
-@pytest.fixture
-def lines() -> Iterator[Lines]:
-    handler, log = Lines(), logging.getLogger("server.operations.interceptor")
-    log.setLevel(logging.INFO)
-    log.addHandler(handler)
-    yield handler
-    log.removeHandler(handler)
-    log.setLevel(logging.NOTSET)
 
 
 def request(wish: str) -> pb.GenerateRequest:

@@ -126,6 +126,7 @@ def test_one_life(process: Process) -> None:
         rpc = "fourstep.v1.Inference/Generate"
         assert metrics["fourstep_calls_total", code, "127.0.0.1:0", rpc] == 1
     assert metrics["process_open_fds"] > 0
+    assert not [name for name in metrics if "_created" in str(name)]
 
     process.process.send_signal(signal.SIGTERM)
     assert process.wait_for("draining")["timeout_s"] == 60

@@ -1,0 +1,188 @@
+"""`fourstep bench serve`: its options; a load put on a worker, shown as tables, JSON and plots.
+
+Joins connection, plan, sender and report; measures nothing itself. Imports no torch: the generator
+must leave the machine to the worker. Keeps true: what a user can get wrong is said before the
+first request.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from server.cli_client import DEFAULT_ADDRESS, Address, Ca, Cert, Key, TokenFile
+
+if TYPE_CHECKING:
+    from server.client.connection import Connection
+    from server.load.plan import Load
+    from server.load.report import Goodput
+    from server.load.run import Outcome
+
+REQUESTS = 100
+
+
+def load_command(
+    address: Address = DEFAULT_ADDRESS,
+    rate: Annotated[
+        float | None,
+        typer.Option(min=0.001, help="Open loop: requests a second, arriving at random."),
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Closed loop: requests open at a time.")
+    ] = None,
+    requests: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many.", show_default=f"{REQUESTS} without --duration"),
+    ] = None,
+    duration: Annotated[
+        float | None, typer.Option(min=0.001, help="Seconds in which requests are begun.")
+    ] = None,
+    prompt: Annotated[
+        str, typer.Option(metavar="MIX", help="Tokens: N, N-M, or several as 32:0.7,256-512:0.3.")
+    ] = "64-256",
+    answer: Annotated[str, typer.Option(metavar="MIX", help="The same of answers.")] = "32-128",
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="What prompts are cut from.",
+            show_default="Python's library",
+        ),
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Same seed, same load.")] = 0,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds that a request has.")] = 120.0,
+    goodput: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIMITS",
+            help="Count requests within so many ms, as ttft:200,between:50,total:5000.",
+        ),
+    ] = None,
+    plots: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write plots as PNG files.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The numbers as one JSON object.")
+    ] = False,
+    ca: Ca = None,
+    cert: Cert = None,
+    key: Key = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Put a load on a worker and tell what its clients see."""
+    import grpc.aio
+
+    from server.client.connection import Target, said
+    from server.errors import fail, user_errors
+    from server.files import read_text
+    from server.load.plan import Lengths, Load
+    from server.load.report import Goodput
+    from server.load.texts import default_text
+
+    with user_errors():
+        options = LoadOptions(
+            connection=Target(address=address, ca=ca, cert=cert, key=key, token=token_file).open(),
+            load=Load(
+                prompt=Lengths.parse(prompt, "--prompt"),
+                answer=Lengths.parse(answer, "--answer"),
+                rate=rate,
+                concurrency=concurrency,
+                requests=REQUESTS if requests is None and duration is None else requests,
+                duration=duration,
+                seed=seed,
+            ),
+            text=default_text() if text is None else read_text(str(text)),
+            temperature=temperature,
+            timeout=timeout,
+            goodput=None if goodput is None else Goodput.parse(goodput),
+            plots=plots,
+            json=as_json,
+        )
+    try:
+        run(options)
+    except grpc.aio.AioRpcError as error:
+        raise fail(RuntimeError(said(error)), 1) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """The command line, checked; `text` is what prompts are cut from."""
+
+    connection: "Connection"
+    load: "Load"
+    text: str
+    temperature: float
+    timeout: float
+    goodput: "Goodput | None"
+    plots: Path | None
+    json: bool
+
+
+def run(options: LoadOptions) -> None:
+    """Raises grpc.aio.AioRpcError where the worker cannot be talked to; typer.Exit."""
+    from rich.console import Console
+
+    from server.errors import user_errors
+    from server.load.plots import write_plots
+    from server.load.report import report
+    from server.load.tables import LEGEND, tables
+
+    console = Console(stderr=True, highlight=False)
+    with console.status("asking the worker") as status, user_errors():
+        outcomes = asyncio.run(measure(options, status.update))
+    found = report(outcomes, options.goodput)
+    if options.json:
+        typer.echo(json.dumps(_described(options) | found.to_json(), indent=1))
+    else:
+        shown = Console(highlight=False)
+        for table in tables(found, options.load, options.goodput):
+            shown.print(table)
+            shown.print()
+        shown.print(LEGEND, style="dim")
+    if options.plots is not None:
+        with user_errors():
+            written = write_plots(outcomes, options.plots)
+        console.print(f"plots: {', '.join(map(str, written))}", soft_wrap=True)
+
+
+async def measure(options: LoadOptions, say: Callable[[str], object]) -> "list[Outcome]":
+    """Raises ValueError for what the worker's context has no room for, grpc.aio.AioRpcError."""
+    from fourstep.v1 import control_pb2, control_pb2_grpc
+
+    from server.load.run import Sender
+    from server.load.texts import Texts
+
+    load, connection = options.load, options.connection
+    async with connection.async_channel() as channel:
+        stub = control_pb2_grpc.ControlStub(channel)
+        model = await stub.GetModel(control_pb2.GetModelRequest(), metadata=connection.metadata)
+        if load.prompt.most + load.answer.most > model.context:
+            raise ValueError(
+                f"--prompt and --answer: {load.prompt.most} and {load.answer.most} tokens do not "
+                f"fit the worker's {model.context} positions"
+            )
+        say("tokenizing")
+        texts = await Texts.read(options.text, model, channel, connection.metadata)
+        sender = Sender(
+            channel=channel,
+            metadata=connection.metadata,
+            texts=texts,
+            temperature=options.temperature,
+            timeout=options.timeout,
+        )
+        return await sender.run(load, lambda over, open_: say(f"{over} ended, {open_} open"))
+
+
+def _described(options: LoadOptions) -> dict[str, Any]:
+    load = asdict(options.load) | {
+        "prompt": options.load.prompt.text,
+        "answer": options.load.answer.text,
+        "temperature": options.temperature,
+    }
+    limits = None if options.goodput is None else dict(options.goodput.limits)
+    return {"address": options.connection.address, "load": load, "goodput_limits_ms": limits}

@@ -1,0 +1,96 @@
+"""How a client reaches a worker: its address, and what it shows to be let in.
+
+Knows files and channels. Does not know calls. Keeps true: what is wrong with a file is said before
+the first connection, by name; a token leaves this machine encrypted or not at all.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import grpc.aio
+
+from server.config import is_local
+
+Metadata = tuple[tuple[str, str], ...]
+# Answers with many logprobs outgrow grpc's 4 MiB. A silent stream is pinged, so that a worker that
+# is gone is noticed; workers allow a ping every ten seconds.
+_OPTIONS = (("grpc.max_receive_message_length", 64 * 2**20), ("grpc.keepalive_time_ms", 30_000))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """`ca` turns encryption on: who the worker's certificate must be signed by. `cert` and `key`
+    are this client's own, `token` a file that holds one."""
+
+    address: str
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    token: Path | None = None
+
+    def __post_init__(self) -> None:
+        wrong = []
+        if (self.cert is None) != (self.key is None):
+            wrong.append("--cert and --key go together")
+        if self.cert is not None and self.ca is None:
+            wrong.append("--cert needs --ca: a certificate is shown on encrypted connections")
+        if self.token is not None and self.ca is None and not is_local(self.address):
+            wrong.append(f"--token-file needs --ca: others could read the token to {self.address}")
+        if wrong:
+            raise ValueError("; ".join(wrong))
+
+    def open(self) -> "Connection":
+        """Reads the files. Raises ValueError or OSError; connects with the first call."""
+        return Connection(
+            address=self.address,
+            credentials=None
+            if self.ca is None
+            else grpc.ssl_channel_credentials(
+                root_certificates=_pem(self.ca, "CERTIFICATE"),
+                certificate_chain=self.cert and _pem(self.cert, "CERTIFICATE"),
+                private_key=self.key and _pem(self.key, "PRIVATE KEY"),
+            ),
+            metadata=() if self.token is None else (("authorization", _bearer(self.token)),),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    """`metadata` goes with every call."""
+
+    address: str
+    credentials: grpc.ChannelCredentials | None
+    metadata: Metadata
+
+    def channel(self) -> grpc.Channel:
+        if self.credentials is None:
+            return grpc.insecure_channel(self.address, _OPTIONS)
+        return grpc.secure_channel(self.address, self.credentials, _OPTIONS)
+
+    def async_channel(self) -> grpc.aio.Channel:
+        if self.credentials is None:
+            return grpc.aio.insecure_channel(self.address, _OPTIONS)
+        return grpc.aio.secure_channel(self.address, self.credentials, _OPTIONS)
+
+
+def _pem(path: Path, kind: str) -> bytes:
+    data = path.read_bytes()
+    if f"{kind}-----".encode() not in data:
+        raise ValueError(f"{path}: holds no {kind.lower()} in PEM form")
+    return data
+
+
+def _bearer(path: Path) -> str:
+    words = path.read_text(encoding="utf-8").split()
+    if len(words) != 1 or not words[0].isascii():
+        raise ValueError(f"{path}: must hold one token and nothing else")
+    return f"Bearer {words[0]}"
+
+
+def said(error: grpc.RpcError) -> str:
+    """The status of a call in one line."""
+    assert isinstance(error, grpc.Call | grpc.aio.AioRpcError)
+    code = error.code()
+    name = "UNKNOWN" if code is None else code.name
+    return f"{name}: {' '.join((error.details() or 'no details').split())}"
