@@ -35,6 +35,8 @@ DISTRIBUTION = {
     "yaml": "pyyaml",
     "cryptography": "trustme",
     "google": "protobuf",
+    "hpack": "h2",
+    "hyperframe": "h2",
     "grpc": "grpcio",
     "grpc_health": "grpcio_health_checking",
     "grpc_reflection": "grpcio_reflection",

@@ -22,6 +22,7 @@ from fourstep.v1 import control_pb2, control_pb2_grpc, inference_pb2_grpc
 
 from runtime import failpoints
 from server.config_file import load
+from server.operations.operations import Operations
 from tests.server.rpc.working import Running, running_as, until
 
 PROCESS = Path("/proc/self")
@@ -83,9 +84,13 @@ class WorkerProcess:
 def worker_process(config: Path) -> Iterator[WorkerProcess]:
     """One that serves what the file says."""
     command = [sys.executable, "-m", "tests.server.abuse.process", str(config)]
-    pipe = subprocess.PIPE
-    root = Path(__file__).parents[3]
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=root) as process:
+    root, pipe = Path(__file__).parents[3], subprocess.PIPE
+    with (
+        log_of(config).open("w", encoding="utf-8") as log,
+        subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=log, text=True, cwd=root
+        ) as process,
+    ):
         try:
             made = WorkerProcess(process)
             yield made
@@ -94,13 +99,19 @@ def worker_process(config: Path) -> Iterator[WorkerProcess]:
             process.kill()
 
 
+def log_of(config: Path) -> Path:
+    """Where the worker of this configuration logs to."""
+    return config.with_suffix(".log")
+
+
 def tiny_file(checkpoint: Path, **limits: float) -> Path:
     """A configuration, beside the checkpoint: that of tests/server/rpc/working.py, with limits."""
     file = checkpoint.with_suffix(".toml")
     lines = "".join(f"{key} = {value}\n" for key, value in limits.items())
+    anywhere = 'address = "127.0.0.1:0"'
     file.write_text(
         f'[model]\ncheckpoint = "{checkpoint}"\ncompiler = "eager"\ncontext = 256\nslots = 2\n'
-        f'[[listeners]]\naddress = "127.0.0.1:0"\n[operations]\n[limits]\n{lines}',
+        f"[[listeners]]\n{anywhere}\n[operations]\n{anywhere}\n[limits]\n{lines}",
         encoding="utf-8",
     )
     return file
@@ -125,7 +136,11 @@ def _say(what: object) -> None:
 
 
 def main() -> None:
-    with running_as(load(Path(sys.argv[1]))) as worker:
+    config = load(Path(sys.argv[1]))
+    with (
+        Operations(config.operations) as operations,
+        running_as(config, operations=operations) as worker,
+    ):
         _say([one.address for one in worker.worker.listeners])
         for line in sys.stdin:
             failpoints.arm(failpoints.parse(line.strip()))

@@ -22,7 +22,10 @@ from tests.server.tiny_checkpoint import write_checkpoint
 PATIENCE_S = 0.2  # of a request whose answer may be long
 CLEAN = {"OK", "INVALID_ARGUMENT", "UNIMPLEMENTED", "DEADLINE_EXCEEDED"}
 few = settings(
-    max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 
