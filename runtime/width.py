@@ -137,6 +137,7 @@ class AutoWidth:
     costs: StepCosts = field(init=False)
     expected: tuple[float, ...] = field(init=False)  # tokens of a step by drafts verified
     _size: int = field(init=False)
+    _settled: bool = field(init=False, default=False)
     _saved: float = field(init=False)  # microseconds
     _seen: list[int] = field(init=False)
     _best: int = field(init=False)
@@ -152,6 +153,8 @@ class AutoWidth:
 
     def settle(self, drafts: int, size: int) -> None:
         """What was found best for the `size` slots of the next step."""
+        if not self._settled:  # the first look costs nothing; those that share a step share it
+            self._saved, self._settled = self._saved / size, True
         self._best, self._size, self.costs = drafts, size, self.tables[size]
 
     def _choose(self) -> None:

@@ -4,6 +4,7 @@ Knows where artifacts come from and what to tell the user meanwhile. Keeps true:
 the user names is used or refused, never replaced.
 """
 
+import gc
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,6 +81,20 @@ def make_scheduler(
 
     Raises ValueError with what the user has to change.
     """
+    made = _scheduler(config, weights, request, artifact, tokenizer, grammars)
+    # What was loaded stays. A look at all of it for garbage takes as long as many steps.
+    gc.freeze()
+    return made
+
+
+def _scheduler(
+    config: ModelConfig,
+    weights: ModelWeights,
+    request: EngineRequest,
+    artifact: Artifact | None,
+    tokenizer: Tokenizer,
+    grammars: Grammars | None,
+) -> Scheduler:
     if artifact is None:
         return Scheduler(
             _eager(config, weights, request),

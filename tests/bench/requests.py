@@ -5,6 +5,7 @@ same engines, on the same requests; a prompt that is to be cold has a salt that 
 """
 
 import dataclasses
+import gc
 import itertools
 import resource
 import statistics
@@ -88,6 +89,7 @@ def make_scheduler(what: Subject, artifact: Artifact) -> Scheduler:
     costs = costs_by_batch(
         table, what.plan.batches, draft_tokens=engine.draft_tokens, catch_up=engine.catch_up
     )
+    gc.freeze()  # as the commands do
     return Scheduler(engine, costs=costs, prior=table.acceptance)
 
 

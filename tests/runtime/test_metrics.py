@@ -202,6 +202,7 @@ def output(accepted: int, *, drafted: tuple[int, ...] = (7, 8)) -> Output:
 
 
 def test_the_alarm_is_for_drafts_that_are_never_right() -> None:
+    """Fault J5: drafting that only costs is seen."""
     metrics = Metrics()
 
     def alarm() -> float:

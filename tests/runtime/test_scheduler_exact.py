@@ -83,6 +83,7 @@ def test_grammars_stop_strings_and_bad_words_survive_a_preemption(params: Sampli
 @pytest.mark.parametrize("shape", [NARROW, WIDE])
 @pytest.mark.parametrize("length", [64, 65, 66, 127, 128, 129, 130, 190])
 def test_a_second_identical_request_says_and_accepts_the_same(shape: str, length: int) -> None:
+    """Fault E1: a reused prefix without its MTP rows, or with them shifted."""
     machine = Machine(shape)
     prompt, params = tokens(length), SamplingParams(max_tokens=40, temperature=0.5, seed=1)
     cold, warm, third = (machine.ask(prompt, params) for _ in range(3))

@@ -58,6 +58,7 @@ def test_all_answers_of_a_request_come(service: Service) -> None:
 
 
 def test_the_engine_lives_on_its_own_thread() -> None:
+    """Fault J6: it is made where it runs."""
     made_on: list[threading.Thread] = []
 
     def factory() -> Scheduler:
@@ -122,6 +123,7 @@ def test_a_full_queue_refuses() -> None:
 
 
 def test_cancel_ends_it_soon_and_again_does_nothing(service: Service) -> None:
+    """Faults J1, J2: nobody decodes for one that left, and a second cancel is no error."""
     stream = service.submit(request("a", 1, max_tokens=LONG))
     next(stream)
     service.cancel("a")

@@ -239,7 +239,7 @@ def test_a_slot_forgets_its_last_request() -> None:
 
 @pytest.mark.parametrize("draft_tokens", [0, 3])
 def test_a_request_resumed_from_its_own_text_continues_alike(draft_tokens: int) -> None:
-    """Noise is keyed by absolute position: prefill draws the token that decode would draw."""
+    """Fault G5: noise is keyed by absolute position, so prefill draws what decode would draw."""
     prompt, params = prompt_of(60), SEEDED
     text = tokens(run(engine(draft_tokens), prompt, params))
     for done in (1, 4, 9):

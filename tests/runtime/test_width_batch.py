@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from runtime.width import AutoWidth, FixedWidth, StepCosts, agree
+from runtime.width import FIRST_LOOK, AutoWidth, FixedWidth, StepCosts, agree
 from tests.runtime.test_width import COSTS, looks_of
 
 TOGETHER = StepCosts(plain=1300, drafted=[2300, 2500, 2700], look=COSTS.look, limit=None)
@@ -39,3 +39,14 @@ def test_a_look_is_saved_up_for_by_all_that_share_a_step() -> None:
     alone, shared = auto(0.0, 0.0, 0.0, batched=COSTS), auto(0.0, 0.0, 0.0, batched=COSTS)
     agree([shared, auto(0.0, 0.0, 0.0, batched=COSTS)], 2)
     assert len(looks_of(alone, 4000)) > 1.5 * len(looks_of(shared, 4000))
+
+
+def test_the_first_look_is_shared_as_well() -> None:
+    """Else eight short answers that begin together look eight times where one looks once."""
+    dear = dataclasses.replace(COSTS, look=[20 * cost for cost in COSTS.look])
+    looks = []
+    for size in (1, 2):
+        policy = AutoWidth(tables={1: dear, 2: dear}, rates=[0.0] * 3)
+        agree([policy], size)
+        looks.append(looks_of(policy, FIRST_LOOK + 4))
+    assert looks == [[FIRST_LOOK], []]

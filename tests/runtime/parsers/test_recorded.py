@@ -46,6 +46,7 @@ def test_stream_in_equal_deltas(recorded: Recorded, size: int) -> None:
 
 @each_recorded
 def test_stream_in_every_split(recorded: Recorded) -> None:
+    """Faults I1, I2, I3: arguments, reasoning or a second call lost when tokens come together."""
     check_every_split(make(recorded), encode(recorded.text))
 
 
