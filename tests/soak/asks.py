@@ -40,7 +40,7 @@ class Ask:
     def alone(self) -> pb.GenerateRequest:
         """To be answered in the plainest way: no drafts, and no prefix that others left."""
         made = pb.GenerateRequest.FromString(self.request.SerializeToString())
-        made.draft_tokens, made.cache_salt = 0, "alone"
+        made.draft_tokens, made.cache_salt = 0, f"alone {made.sampling.seed}"
         return made
 
     def variation(self, chance: random.Random, request_id: str) -> pb.GenerateRequest:
