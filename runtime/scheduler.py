@@ -5,8 +5,8 @@ true: each answer's tokens are those of the request run alone; every answer has 
 after it; an answer that is over has given back its slot and blocks before the next step; a failed
 call ends the answers that took part in it and no others.
 
-One `step` loads at most one chunk of one prompt and decodes one batch, so that running answers wait
-for no more than a chunk.
+One `step` loads a bounded number of rows of prompts and decodes one batch, so that running answers
+wait for no more than these rows.
 """
 
 import functools
@@ -36,8 +36,8 @@ class QueueFullError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """`queued`: answers that may wait; `chunk_rows`: rows of a prompt loaded between two decode
-    steps while other answers run."""
+    """`queued`: answers that may wait; `chunk_rows`: rows of prompts loaded between two decode steps
+    while other answers run, or one chunk."""
 
     queued: int = 256
     chunk_rows: int = 64
@@ -164,19 +164,21 @@ class Scheduler:
                 answer.numbers.queued_s = self._clock() - answer.asked_at
 
     def _load(self) -> None:
-        """One chunk of the prompt of whoever was served longest ago."""
-        if not self._loading:
-            return
-        answer = min(self._loading, key=lambda a: a.turn(self._turns))
-        answer.served = self._turns
-        left = len(answer.tokens) - answer.computed
-        most = self.limits.chunk_rows if self._running else self.engine.plan.prefill[-1]
-        rows = self.engine.plan.chunk(left, most)
-        try:
-            if self._reserve(answer, min(answer.computed + rows, len(answer.tokens))):
-                self._load_chunk(answer, rows)
-        except CALL_ERRORS as error:
-            self._fail([answer], error)
+        """Chunks of the prompts of those that were served longest ago."""
+        sizes, loaded = self.engine.plan.prefill, 0
+        while self._loading:
+            most = (self.limits.chunk_rows if self._running else sizes[-1]) - loaded
+            if loaded and most < sizes[0]:
+                return
+            answer = min(self._loading, key=lambda a: a.turn(self._turns))
+            answer.served = self._turns
+            rows = self.engine.plan.chunk(len(answer.tokens) - answer.computed, most)
+            loaded += rows
+            try:
+                if self._reserve(answer, min(answer.computed + rows, len(answer.tokens))):
+                    self._load_chunk(answer, rows)
+            except CALL_ERRORS as error:
+                self._fail([answer], error)
 
     def _load_chunk(self, answer: Answer, rows: int) -> None:
         start, tokens = answer.computed, answer.tokens
