@@ -21,14 +21,20 @@ from tests.server.rpc.working import text_request, until
 
 pytestmark = pytest.mark.usefixtures("unharmed")
 REQUEST = text_request().SerializeToString()
-LONG = text_request(max_tokens=60, logprobs=20).SerializeToString()
+# More than grpc takes from us before its client reads.
+LONG = pb.GenerateRequest(
+    prompt=pb.Prompt(token_ids=pb.TokenIds(ids=[1, 2, 3, 4] * 50)),
+    sampling=pb.SamplingParams(
+        max_tokens=40, n=2, ignore_eos=True, logprobs=20, prompt_logprobs=20
+    ),
+).SerializeToString()
 GROWTH_MIB = 12.0
 
 
 def test_readers_that_do_not_read(process: WorkerProcess, tokens: list[int]) -> None:
     """Their answers are made, kept and given up; others are served meanwhile."""
     before = process.at_rest()
-    wires = [Wire(process.addresses[0], window=0) for _ in range(4)]
+    wires = [Wire(process.addresses[0], window=0) for _ in range(3)]
     for wire in wires:
         wire.call(LONG)
     until(lambda: process.measure().open == len(wires))
@@ -123,7 +129,7 @@ def test_parameters_that_are_too_many(process: WorkerProcess, values: dict[str, 
 
 
 def test_a_prompt_that_is_too_long_and_a_tool_that_has_no_end(process: WorkerProcess) -> None:
-    assert refused(process, text_request("def read " * 10**6)) == "INVALID_ARGUMENT"
+    assert refused(process, text_request("def read " * 10**5)) == "INVALID_ARGUMENT"
     request = text_request()
     said = pb.Message(role="user", parts=[pb.Part(text="again")])
     request.prompt.chat.CopyFrom(pb.Chat(messages=[said], tools_json=["[" * 10**5 + "]" * 10**5]))
