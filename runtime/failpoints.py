@@ -7,7 +7,7 @@ first allocation fail, each once. Does nothing where the variable is not set: th
 import os
 
 VARIABLE = "FOURSTEP_FAILPOINTS"
-NAMES = ("allocate", "engine.step", "sampler", "detokenizer")
+NAMES = ("allocate", "engine.step", "engine.lost", "sampler", "detokenizer")
 
 
 class InjectedError(RuntimeError):

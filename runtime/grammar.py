@@ -144,8 +144,14 @@ def _from(name: llguidance.GrammarFormat) -> Callable[[Constraint, Tokenizer], s
     return lambda constraint, _: llguidance.grammar_from(name, constraint.source)
 
 
-def _json_object(constraint: Constraint, tokenizer: Tokenizer) -> str:
-    return llguidance.grammar_from("json_schema", '{"type": "object"}')
+def _json_schema(constraint: Constraint, tokenizer: Tokenizer) -> str:
+    schema = '{"type": "object"}' if constraint.kind == "json_object" else constraint.source
+    if not constraint.after_reasoning:
+        return llguidance.grammar_from("json_schema", schema)
+    # The model breaks the line behind its reasoning. JSON may begin with blanks, and a model that
+    # is kept from what it has learnt to write goes on with what it has not.
+    start, own = json.dumps('start: "\\n"? @json'), f'"name": "json", "json_schema": {schema}'
+    return f'{{"grammars": [{{"lark_grammar": {start}}}, {{{own}}}]}}'
 
 
 def _choice(constraint: Constraint, tokenizer: Tokenizer) -> str:
@@ -185,8 +191,8 @@ def _is_special(tokenizer: Tokenizer, text: str) -> bool:
 
 
 _SOURCES: dict[str, Callable[[Constraint, Tokenizer], str]] = {
-    "json_schema": _from("json_schema"),
-    "json_object": _json_object,
+    "json_schema": _json_schema,
+    "json_object": _json_schema,
     "regex": _from("regex"),
     "ebnf": _from("ebnf"),
     "choice": _choice,

@@ -37,7 +37,8 @@ class Constraint:
 
     `source`: a JSON schema, a regular expression, a grammar (EBNF) or a structural tag as JSON;
     empty for json_object and choice. `choices`: the texts to choose from. With `after_reasoning`
-    the constraint begins with the first token behind the end of the reasoning. Raises ValueError.
+    the constraint begins with the first token behind the end of the reasoning, and a line break may
+    come before JSON. Raises ValueError.
     """
 
     kind: ConstraintKind

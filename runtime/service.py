@@ -16,6 +16,7 @@ from typing import Protocol, Self
 
 from runtime.answer import Answer, End, Output, Request
 from runtime.engine import Engine
+from runtime.failpoints import reach
 from runtime.numbers import Numbers
 from runtime.scheduler import Scheduler
 from runtime.streams import Stream
@@ -201,6 +202,7 @@ class Service:
         self._obey(wait=scheduler.idle and not self._closing)
         if scheduler.idle:
             return not self._closing
+        reach("engine.lost")
         self._hand_out(scheduler.step())
         return True
 

@@ -18,15 +18,16 @@ from runtime.build import open_checkpoint
 from runtime.chat import ChatTemplate
 from runtime.grammar import Grammars
 from runtime.scheduler import Scheduler
-from runtime.service import Observer, Service
+from runtime.service import Observer, Service, ServiceFailedError
 from runtime.tokenizer import Tokenizer
+from server.banner import banner, security
 from server.cli_engine import EngineRequest, find_artifact, make_scheduler
 from server.config import ServeConfig
-from server.errors import user_errors
+from server.errors import fail, user_errors
 from server.operations.operations import Operations
 from server.rpc.listener import problems
 from server.rpc.served import Identity, Served
-from server.rpc.worker import Worker
+from server.rpc.worker import EXIT_FAILURE, Worker
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,11 @@ def run(config: ServeConfig) -> None:
                 raise ValueError("; ".join(wrong))
             operations = stack.enter_context(Operations(config.operations))
             served = open_served(config, observer=operations.metrics)
-        raise typer.Exit(asyncio.run(serve(served, config, operations)))
+        try:
+            code = asyncio.run(serve(served, config, operations))
+        except ServiceFailedError as error:
+            raise fail(error, EXIT_FAILURE) from error
+        raise typer.Exit(code)
 
 
 def open_served(config: ServeConfig, *, observer: Observer | None = None) -> Served:
@@ -49,6 +54,7 @@ def open_served(config: ServeConfig, *, observer: Observer | None = None) -> Ser
     dims = checkpoint.config
     tokenizer = Tokenizer.open(model.checkpoint, vocab_size=dims.vocab_size, bos_id=dims.bos_id)
     grammars = Grammars(tokenizer, eos_ids=dims.stop_ids)
+    template = template_of(model.checkpoint, tokenizer)
     artifact = find_artifact(dims, weights, asked)
 
     def factory() -> Scheduler:
@@ -56,13 +62,14 @@ def open_served(config: ServeConfig, *, observer: Observer | None = None) -> Ser
             dims, weights, asked, artifact, tokenizer=tokenizer, grammars=grammars
         )
 
+    # The last thing that can go wrong: from here on there is a thread to be ended.
     service = Service(factory, observer=observer)
     engine = service.engine
     return Served(
         folder=model.checkpoint.resolve(),
         config=dims,
         tokenizer=tokenizer,
-        template=template_of(model.checkpoint, tokenizer),
+        template=template,
         service=service,
         identity=Identity(
             name=model.checkpoint.resolve().name,
@@ -103,14 +110,14 @@ def template_of(folder: Path, tokenizer: Tokenizer) -> ChatTemplate | None:
 
 
 async def serve(served: Served, config: ServeConfig, operations: Operations) -> int:
+    """Until the end of service. Raises ServiceFailedError where it cannot begin."""
     worker = Worker(served, config, interceptors=operations.interceptors)
     await worker.start()
     operations.serving(served)
     if config.operations.log_format == "text":
         console = Console(stderr=True, highlight=False, soft_wrap=True)
-        console.print(banner(served, config, worker), markup=False)
-        if operations.address is not None:
-            console.print(f"metrics and probes on http://{operations.address}", markup=False)
+        text = banner(served, worker.listeners, config.limits, operations=operations.address)
+        console.print(text, markup=False)
     else:
         log.info("serving", extra=started(served, worker) | {"operations": operations.address})
     return await worker.run()
@@ -132,20 +139,5 @@ def started(served: Served, worker: Worker) -> dict[str, object]:
         "context": served.context,
         "draft_tokens": served.draft_tokens,
         "listeners": [one.address for one in worker.listeners],
+        "security": [security(one.config) for one in worker.listeners],
     }
-
-
-def banner(served: Served, config: ServeConfig, worker: Worker) -> str:
-    """What runs, where, and within which limits."""
-    who, limits = served.identity, config.limits
-    captured = sum(captured for _, captured in who.engines)
-    return "\n".join(
-        (
-            f"{who.name} on {who.device} ({who.isa}), {who.precision}, {who.compiler}",
-            f"{len(who.engines)} engines, {captured} captured; {served.slots} slots of "
-            f"{served.context} positions; up to {served.draft_tokens} drafts a step",
-            *(f"{', '.join(one.services)} on {one.address}" for one in worker.listeners),
-            f"requests to {limits.message_mib} MiB, {limits.queued} may wait, "
-            f"{limits.deadline_s:.0f} s each at most",
-        )
-    )

@@ -78,8 +78,7 @@ class ListenerConfig:
 class LimitsConfig:
     """`message_mib`, `metadata_kib`: of one call. `streams`: calls of one connection at a time;
     `calls`: of one listener. `queued`: answers that may wait. `tenant_requests`: open at a time
-    for one name. `deadline_s`: no request runs longer. `grammar_s`: no constraint is compiled for
-    longer."""
+    for one name. `deadline_s`: no request runs longer."""
 
     message_mib: int = ranged(16, 1, 1024)
     metadata_kib: int = ranged(16, 4, 1024)
@@ -89,7 +88,6 @@ class LimitsConfig:
     queued: int = ranged(256, 1)
     tenant_requests: int = ranged(256, 1)
     deadline_s: float = ranged(3600.0, 0.001)
-    grammar_s: float = ranged(10.0, 0.001)
 
 
 @dataclass(frozen=True, kw_only=True)

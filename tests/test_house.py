@@ -28,7 +28,7 @@ EXTRAS = {
     "models": ("nano",),
     "runtime": ("bench",),
     "server": ("otel", "bench"),
-    "tests": ("test", "nano", "otel"),
+    "tests": ("test", "nano", "otel", "gateway"),
 }
 # Imports of tests and tools that come with a declared requirement under another name.
 DISTRIBUTION = {

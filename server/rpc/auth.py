@@ -19,7 +19,7 @@ import grpc
 from server.rpc.caller import set_tenant
 from server.rpc.reload import Reloading
 
-_HEALTH = "/grpc.health.v1.Health/"
+_HEALTH = ("/grpc.health.v1.Health/", "/vllm.grpc.engine.VllmEngine/HealthCheck")
 _OPERATORS_ONLY = {
     "/fourstep.v1.Control/Drain",
     "/vllm.grpc.engine.VllmEngine/FlushCache",

@@ -173,7 +173,8 @@ class Served:
         try:
             await asyncio.wait([opening])
             if opening.cancelled():
-                raise CancelledRequestError("cancelled")
+                gone = DrainingError("draining: the request has not begun")
+                raise gone if self.cut else CancelledRequestError("cancelled")
             reading, stream = opening.result()
         except BaseException:
             self.close(key)

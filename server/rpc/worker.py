@@ -23,6 +23,7 @@ from server.rpc.served import Served
 from server.rpc.warming import warm
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+EXIT_FAILURE = 1
 POLL = 0.1  # seconds between looks at whether the engine still runs
 Interceptors = Callable[[ListenerConfig], Sequence[grpc.aio.ServerInterceptor]]
 log = logging.getLogger(__name__)
@@ -60,18 +61,23 @@ class Worker:
         self._timeout = self._timeout if timeout is None else timeout
         self._leave.set()
 
-    async def start(self) -> None:
-        """Into service. Raises ServiceFailedError where the engine cannot answer."""
-        await warm(self._served, answers=self._answers)
+    async def start(self, signals: Sequence[signal.Signals] = SIGNALS) -> None:
+        """Into service; `signals` are those that drain. Raises ServiceFailedError where the engine
+        cannot answer."""
+        loop = asyncio.get_running_loop()
+        for number in signals:
+            loop.add_signal_handler(number, self.drain)
+        try:
+            await warm(self._served, answers=self._answers)
+        except BaseException:
+            await self._end()
+            raise
         for listener in self.listeners:
             await listener.start()
         await self._say(health_pb2.HealthCheckResponse.SERVING)
 
-    async def run(self, signals: Sequence[signal.Signals] = SIGNALS) -> int:
+    async def run(self) -> int:
         """Until the end of service. Exit code 1 where the engine failed."""
-        loop = asyncio.get_running_loop()
-        for number in signals:
-            loop.add_signal_handler(number, self.drain)
         watch = asyncio.create_task(self._watch())
         await self._leave.wait()
         watch.cancel()
@@ -87,10 +93,14 @@ class Worker:
         if not failed:
             await self._unless_hurried(asyncio.wait_for(self._served.idle(), self._timeout))
         self._served.cancel_all()
+        await self._end()
+        log.info("stopped")
+        # It may have failed on the way out, too.
+        return 0 if self._served.service.fault is None else EXIT_FAILURE
+
+    async def _end(self) -> None:
         await asyncio.gather(*(listener.stop(grace=1.0) for listener in self.listeners))
         await asyncio.to_thread(self._served.service.close, 0.0)
-        log.info("stopped")
-        return int(failed)
 
     async def _watch(self) -> None:
         while self._served.service.fault is None:

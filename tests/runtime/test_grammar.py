@@ -133,6 +133,31 @@ def test_only_so_many_compiled_constraints_are_kept(monkeypatch: pytest.MonkeyPa
     assert compiled == ["a", "b", "c", "b"]
 
 
+@pytest.mark.parametrize(("kind", "source"), [("json_schema", SCHEMA), ("json_object", "")])
+def test_json_behind_reasoning_may_begin_with_a_line_break(
+    kind: ConstraintKind, source: str
+) -> None:
+    def made(*, after: bool) -> Matcher:
+        constraint = Constraint(kind=kind, source=source, after_reasoning=after)
+        return GRAMMARS.matcher(constraint)
+
+    text = '{"a": -12, "b": "x"}'
+    for allowed in (f"\n{text}", text):
+        matcher = made(after=True)
+        assert takes(matcher, allowed)
+        assert matcher.accepting
+    assert not takes(made(after=True), f"\n\n{text}")
+    assert not takes(made(after=False), f"\n{text}")
+
+
+@pytest.mark.parametrize("source", ["{", "false", '{"not": {}}', '{"type": "nothing"}'])
+def test_json_behind_reasoning_is_refused_as_elsewhere(source: str) -> None:
+    for after in (True, False):
+        constraint = Constraint(kind="json_schema", source=source, after_reasoning=after)
+        with pytest.raises(GrammarError, match=r"^constraint json_schema: "):
+            GRAMMARS.matcher(constraint)
+
+
 # A text of 2^22 letters.
 DOUBLING = "".join(f"A{i}: A{i + 1} A{i + 1}\n" for i in range(22)) + 'A22: "a"\nstart: A0\n'
 REFUSED: list[tuple[ConstraintKind, str, str]] = [

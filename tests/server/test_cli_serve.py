@@ -1,51 +1,149 @@
-"""`fourstep serve`: what it refuses before it listens, and one whole life of a process."""
+"""`fourstep serve` as a process: what it says, how it leaves, and what it refuses at once."""
 
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
+import pytest
 from fourstep.v1 import inference_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from server.banner import security
+from server.config import ListenerConfig, TlsConfig
 from tests.server.rpc.working import text_request
 from tests.server.tiny_checkpoint import write_checkpoint
 
 ROOT = Path(__file__).parents[2]
+HANG_S = 120  # far above what anything here takes
 
 
-def test_a_process_serves_on_a_socket_until_it_is_told_to_stop(tmp_path: Path) -> None:
-    folder = write_checkpoint(tmp_path / "tiny")
-    address = f"unix:{tmp_path / 'socket'}"
-    command = [
-        sys.executable,
-        "-c",
-        "from server.cli import main; main()",
-        "serve",
-        str(folder),
-        "--listen",
-        address,
-    ]
-    command += ["--compiler", "eager", "--context", "128", "--slots", "1", "--grace", "0"]
-    command += ["--operations", "127.0.0.1:0"]
+@contextmanager
+def serving(*flags: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
     path = os.pathsep.join([str(ROOT), str(ROOT / "proto")])
+    command = [sys.executable, "-c", "from server.cli import main; main()", "serve", *flags]
     process = subprocess.Popen(
         command,
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **variables},
         stderr=subprocess.PIPE,
         text=True,
     )
     try:
-        with grpc.insecure_channel(address) as channel:
-            stub = inference_pb2_grpc.InferenceStub(channel)
-            messages = list(stub.Generate(text_request(), wait_for_ready=True, timeout=60))
-            assert sum(len(message.token_ids) for message in messages) == 12
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=30)
+        yield process
     finally:
         process.kill()
-    assert process.returncode == 0
-    assert "tiny on" in said
-    assert "fourstep.v1.Control on unix:" in said
+        process.communicate()
+
+
+def tiny(folder: Path) -> tuple[str, list[str]]:
+    """An address, and flags that serve a tiny model there."""
+    address = f"unix:{folder / 'socket'}"
+    flags = [str(write_checkpoint(folder / "tiny")), "--listen", address, "--compiler", "eager"]
+    return address, [*flags, "--context", "512", "--slots", "2", "--operations", "127.0.0.1:0"]
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    return process.communicate(timeout=HANG_S)[1]
+
+
+def health(channel: grpc.Channel) -> int:
+    stub: Any = health_pb2_grpc.HealthStub(channel)  # its methods are made at run time
+    return stub.Check(health_pb2.HealthCheckRequest()).status
+
+
+def test_a_process_serves_drains_and_can_be_hurried(tmp_path: Path) -> None:
+    address, flags = tiny(tmp_path)
+    with (
+        serving(*flags, "--grace", "600", "--timeout", "600") as process,
+        grpc.insecure_channel(address) as channel,
+    ):
+        stub = inference_pb2_grpc.InferenceStub(channel)
+        running = stub.Generate(text_request(max_tokens=500), wait_for_ready=True, timeout=HANG_S)
+        next(running)
+        assert health(channel) == health_pb2.HealthCheckResponse.SERVING
+        process.send_signal(signal.SIGTERM)
+        while health(channel) != health_pb2.HealthCheckResponse.NOT_SERVING:
+            pass
+        admitted = list(stub.Generate(text_request()))  # the grace is for those who do not know
+        assert sum(len(message.token_ids) for message in admitted) == 12
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(grpc.RpcError) as caught:
+            list(running)
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        lines = said(process).splitlines()
+        assert process.returncode == 0
+    shown = dict(line.split(maxsplit=1) for line in lines)
+    assert shown["model"] == "tiny, bf16, 2 slots of 512 positions, up to 3 drafts a step"
+    assert shown["engines"].endswith("; 0 captured by eager")
+    assert shown["listening"] == (
+        f"{address}, this user alone, no tokens: fourstep.v1.Inference, fourstep.v1.Control"
+    )
+    assert shown["operations"].startswith("http://127.0.0.1:")
+    assert {"machine", "limits"} <= shown.keys()
+    assert not (tmp_path / "socket").exists()
+
+
+def test_a_failed_engine_ends_its_requests_and_the_process(tmp_path: Path) -> None:
+    address, flags = tiny(tmp_path)
+    with (
+        serving(*flags, FOURSTEP_FAILPOINTS="engine.lost=30") as process,
+        grpc.insecure_channel(address) as channel,
+    ):
+        stub = inference_pb2_grpc.InferenceStub(channel)
+        request = text_request(max_tokens=500)
+        with pytest.raises(grpc.RpcError) as caught:
+            list(stub.Generate(request, wait_for_ready=True, timeout=HANG_S))
+        assert caught.value.code() == grpc.StatusCode.INTERNAL
+        assert "injected failure" in (caught.value.details() or "")
+        shown = said(process)
+    assert process.returncode == 1
+    assert "InjectedError" in shown
+
+
+def test_an_engine_that_cannot_begin_is_one_line_and_no_service(tmp_path: Path) -> None:
+    _, flags = tiny(tmp_path)
+    with serving(*flags, FOURSTEP_FAILPOINTS="engine.lost=1") as process:
+        shown = said(process)
+    assert process.returncode == 1
+    assert shown.startswith("fourstep: error: the engine failed")
+    assert len(shown.splitlines()) == 1
+    assert "listening" not in shown
+
+
+def test_what_is_wrong_is_said_at_once_and_before_the_model_is_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "socket").write_text("")
+    (tmp_path / "tokens").write_text("")
+    flags = [str(tmp_path / "nothing"), "--listen", f"unix:{tmp_path / 'socket'}"]
+    flags += ["--tokens", str(tmp_path / "tokens")]
+    flags += ["--tls-cert", str(tmp_path / "cert"), "--tls-key", str(tmp_path / "key")]
+    with serving(*flags) as process:
+        shown = said(process)
+    assert process.returncode == 2
+    assert len(shown.splitlines()) == 1
+    for words in ("is a file, and no socket", "key'", "other users can read"):
+        assert words in shown
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (ListenerConfig(), "plaintext, no tokens"),
+        (ListenerConfig(tokens=Path("t")), "plaintext, tokens"),
+        (ListenerConfig(address="unix:/s"), "this user alone, no tokens"),
+        (ListenerConfig(tls=TlsConfig(cert=Path("c"), key=Path("k"))), "TLS, no tokens"),
+        (
+            ListenerConfig(
+                tls=TlsConfig(cert=Path("c"), key=Path("k"), client_ca=Path("a")), tokens=Path("t")
+            ),
+            "TLS with client certificates, tokens",
+        ),
+    ],
+)
+def test_how_a_listener_is_secured_is_said(config: ListenerConfig, words: str) -> None:
+    assert security(config) == words

@@ -1,5 +1,6 @@
 """Tokens by a real client: who gets in, what stays apart, what is for operators."""
 
+import dataclasses
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,12 +39,13 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def worker(tokens: Path) -> Iterator[Running]:
-    """Its second listener asks for nothing."""
+    """Its second listener asks for nothing, its third is a gateway's."""
     local = ListenerConfig(address="127.0.0.1:0")
     asking = ListenerConfig(address="127.0.0.1:0", tokens=tokens, operators=("ops",))
+    gateway = dataclasses.replace(asking, protocol="vllm")
     with running(
         write_checkpoint(tokens.parent / "tiny"),
-        listeners=(asking, local),
+        listeners=(asking, local, gateway),
         limits=LimitsConfig(queued=8, tenant_requests=2),
     ) as made:
         yield made
@@ -95,6 +97,23 @@ def test_health_is_told_to_everybody(worker: Running) -> None:
         with pytest.raises(grpc.RpcError) as caught:
             unknown(b"")
     assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_a_gateways_protocol_is_guarded_too(worker: Running) -> None:
+    def code(method: str, *metadata: tuple[str, str]) -> grpc.StatusCode | None:
+        with grpc.insecure_channel(worker.worker.listeners[2].address) as channel:
+            call = channel.unary_unary(f"/vllm.grpc.engine.VllmEngine/{method}")
+            try:
+                call(b"", metadata=metadata)
+            except grpc.RpcError as error:
+                return error.code()
+        return None
+
+    assert code("HealthCheck") is None
+    assert code("GetModelInfo") == grpc.StatusCode.UNAUTHENTICATED
+    assert code("GetModelInfo", *token(ALICE)) is None
+    assert code("FlushCache", *token(ALICE)) == grpc.StatusCode.PERMISSION_DENIED
+    assert code("FlushCache", *token(OPS)) is None
 
 
 def test_names_have_a_share_and_ids_of_their_own(worker: Running) -> None:

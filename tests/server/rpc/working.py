@@ -81,12 +81,12 @@ def running_as(config: ServeConfig, *, operations: Operations | None = None) -> 
     async def main() -> int:
         interceptors = operations.interceptors if operations else lambda _: ()
         worker = Worker(served, config, interceptors=interceptors)
-        await worker.start()
+        await worker.start(signals=())
         if operations:
             operations.serving(served)
         found.append(Running(worker, served, asyncio.get_running_loop()))
         started.set()
-        return await worker.run(signals=())
+        return await worker.run()
 
     def run() -> None:
         code = asyncio.run(main())

@@ -1,5 +1,6 @@
 """What a worker says of itself to a gateway: health, model, server, load, tokenizer, cache."""
 
+import asyncio
 import hashlib
 import io
 import json
@@ -14,7 +15,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from smg_grpc_proto.generated import common_pb2
 from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 
-from tests.server.rpc.working import CONTEXT, Running, until
+from server.cli_serve import open_served
+from server.vllm.servicer import VllmEngine
+from tests.server.rpc.working import CONTEXT, Running, tiny_config, until
 from tests.server.tiny_checkpoint import write_checkpoint
 from tests.server.vllm.calling import Stub, calling, completes, tokens_request
 
@@ -146,7 +149,26 @@ def test_a_worker_that_leaves_is_not_healthy_and_finishes(folder: Path) -> None:
     assert worker.code == 0
 
 
-def test_a_failed_engine_is_not_healthy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_engine_is_not_healthy(folder: Path) -> None:
+    served = open_served(tiny_config(folder))
+    engine = VllmEngine(served, deadline_cap=1.0)
+
+    def healthy_now() -> bool:
+        return asyncio.run(engine.HealthCheck(pb.HealthCheckRequest(), None)).healthy
+
+    def broken() -> None:
+        raise RuntimeError("broken")
+
+    assert healthy_now()
+    served.service._post(broken)
+    until(lambda: served.service.fault is not None)
+    assert not healthy_now()
+    served.service.close()
+
+
+def test_an_engine_that_fails_ends_its_requests_with_internal(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with calling(folder) as (worker, stub):
 
         def broken() -> None:
