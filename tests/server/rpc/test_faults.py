@@ -6,6 +6,7 @@ messages. Keeps true: what is advertised is taken to its edge, and not beyond.
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -15,7 +16,7 @@ from fourstep.v1 import inference_pb2 as pb
 
 from runtime import failpoints, streams
 from tests.server.rpc.test_inference import health, idle, joined
-from tests.server.rpc.working import CONTEXT, Running, running, text_request
+from tests.server.rpc.working import CONTEXT, Running, running, text_request, until
 from tests.server.tiny_checkpoint import write_checkpoint
 
 SOURCES: dict[str, Any] = {
@@ -30,8 +31,13 @@ SOURCES: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(write_checkpoint(tmp_path_factory.mktemp("faults") / "tiny")) as made:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("faults") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def worker(folder: Path) -> Iterator[Running]:
+    with running(folder) as made:
         yield made
 
 
@@ -159,3 +165,23 @@ def test_seconds_that_are_none_drain_nothing(worker: Running, name: str, seconds
 def test_the_context_is_told_with_a_prompt(worker: Running) -> None:
     prompt = pb.Prompt(token_ids=pb.TokenIds(ids=[1] * (CONTEXT - 1)))
     assert worker.inference.Tokenize(pb.TokenizeRequest(prompt=prompt)).room == 1
+
+
+@pytest.mark.parametrize("way", ["leave", "cancel"])
+def test_who_goes_while_the_worker_drains_is_not_waited_for(folder: Path, way: str) -> None:
+    with running(folder, grace_s=0.0, timeout_s=600.0) as draining:
+        request = text_request(max_tokens=240)
+        request.request_id = "mine"
+        call = draining.inference.Generate(request)
+        next(call)
+        draining.drain()
+        until(lambda: draining.served.draining)
+        if way == "leave":
+            call.cancel()
+        else:
+            draining.inference.Cancel(pb.CancelRequest(request_ids=["mine"]))
+        until(lambda: draining.code is not None)
+        with pytest.raises(grpc.RpcError) as caught:
+            list(call)
+    assert caught.value.code() == grpc.StatusCode.CANCELLED
+    assert draining.code == 0
