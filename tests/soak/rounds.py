@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from runtime.failpoints import NAMES
+from runtime.failpoints import ONE_CALL
 from tests.server.abuse.process import Measured, WorkerProcess, log_of, worker_process
 from tests.soak.asks import MARK, Answer, Ask, answers_of, asks
 from tests.soak.users import Tally, User
@@ -129,7 +129,7 @@ class _Round:
         """Arm one failure after the other; the last one may be met by nobody, and is disarmed."""
         loop = asyncio.get_running_loop()
         while loop.time() < end:
-            point = f"{self.chance.choice(NAMES)}={self.chance.randint(1, 40)}"
+            point = f"{self.chance.choice(ONE_CALL)}={self.chance.randint(1, 40)}"
             await asyncio.to_thread(self.process.measure, point)
             await asyncio.sleep(min(self.load.failure_s, max(0.0, end - loop.time())))
         await asyncio.to_thread(self.process.measure)
