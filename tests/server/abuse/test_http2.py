@@ -136,16 +136,6 @@ def test_headers_that_make_no_sense(process: WorkerProcess, name: str, value: st
         assert not [event for event in wire.of(DataReceived, stream) if len(event.data) > 4096]
 
 
-def test_headers_that_are_too_large(process: WorkerProcess, tokens: list[int]) -> None:
-    with Wire(process.addresses[0]) as wire:
-        stream = wire.headers(more=[(f"x-{i}", "v" * 4000) for i in range(20)])
-        wire.data(stream, framed(REQUEST), end=True)
-        assert wire.status(stream) != OK
-        again = wire.call(REQUEST)
-        if wire.status(again) is not None:
-            assert wire.tokens(again) == tokens
-
-
 def test_headers_without_an_end(process: WorkerProcess) -> None:
     """The server hangs up long before it has 16 MiB of them, or keeps none of them."""
 

@@ -90,12 +90,17 @@ def test_two_thousand_who_connect_and_leave(process: WorkerProcess) -> None:
     assert after.descriptors <= before.descriptors
 
 
-def refused(process: WorkerProcess, request: pb.GenerateRequest, **options: Any) -> str:
+def refused(
+    process: WorkerProcess,
+    request: pb.GenerateRequest,
+    metadata: tuple[tuple[str, str], ...] = (),
+    **options: Any,
+) -> str:
     address, large = process.addresses[0], [("grpc.max_send_message_length", -1)]
     with grpc.insecure_channel(address, options=large, **options) as channel:
         stub = inference_pb2_grpc.InferenceStub(channel)
         with pytest.raises(grpc.RpcError) as caught:
-            list(stub.Generate(request, timeout=60))
+            list(stub.Generate(request, metadata=metadata, timeout=60))
     return caught.value.code().name
 
 
@@ -106,6 +111,11 @@ def test_messages_that_are_too_large(process: WorkerProcess) -> None:
     assert refused(process, large) == "RESOURCE_EXHAUSTED"
     assert refused(process, large, compression=grpc.Compression.Gzip) == "RESOURCE_EXHAUSTED"
     assert process.at_rest().memory_mib < before.memory_mib + GROWTH_MIB
+
+
+def test_metadata_that_is_too_large(process: WorkerProcess) -> None:
+    metadata = tuple((f"x-{i}", "v" * 4000) for i in range(20))
+    assert refused(process, text_request(), metadata) == "RESOURCE_EXHAUSTED"
 
 
 @pytest.mark.parametrize(
