@@ -17,7 +17,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from runtime.failpoints import ONE_CALL
-from tests.server.abuse.process import Measured, WorkerProcess, log_of, worker_process
+from tests.server.abuse.process import POOL, Measured, WorkerProcess, log_of, worker_process
 from tests.soak.asks import MARK, Answer, Ask, answers_of, asks
 from tests.soak.users import Tally, User
 
@@ -87,7 +87,7 @@ def soak(
                 warm = rest
             assert rest.memory_mib < warm.memory_mib + GROWTH_MIB
             assert rest.descriptors <= warm.descriptors + 2
-            assert rest.threads <= warm.threads + 2
+            assert rest.threads <= warm.threads + POOL
 
 
 def alone(process: WorkerProcess, ask: Ask) -> list[Answer]:

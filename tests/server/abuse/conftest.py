@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.server.abuse.process import WorkerProcess, tiny_file, worker_process
+from tests.server.abuse.process import POOL, WorkerProcess, tiny_file, worker_process
 from tests.server.rpc.working import text_request
 from tests.server.tiny_checkpoint import write_checkpoint
 
@@ -29,7 +29,7 @@ def unharmed(process: WorkerProcess, tokens: list[int]) -> Iterator[None]:
     yield
     after = process.at_rest()
     assert after.descriptors <= before.descriptors + 1
-    assert after.threads <= before.threads + 2
+    assert after.threads <= before.threads + POOL
     assert answer(process) == tokens
 
 

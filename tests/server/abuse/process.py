@@ -26,6 +26,7 @@ from server.operations.operations import Operations
 from tests.server.rpc.working import Running, running_as, until
 
 PROCESS = Path("/proc/self")
+POOL = 32  # threads that the event loop keeps for slow work, at most; they come one by one
 
 
 @dataclass(frozen=True, kw_only=True)
