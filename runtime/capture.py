@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from graphs.compile.compiler import Step
+from graphs.compile.inductor import joined
 
 WARM_UP = 2  # runs before a capture: libraries choose algorithms and allocate at the first
 
@@ -47,11 +48,10 @@ class Runner:
     def __init__(
         self, steps: Sequence[Step], inputs: Sequence[HostView], outputs: Sequence[HostView]
     ):
-        self._steps = tuple(steps)
+        self._run = joined(steps)
 
     def run(self) -> None:
-        for step in self._steps:
-            step()
+        self._run()
 
 
 class CapturedRunner(Runner):

@@ -1,17 +1,19 @@
 """The inductor compiler: AOTInductor packages, weights and state as inputs.
 
-Knows torch.export and the package loader. A package checks neither shapes nor types nor the machine
-it runs on, so both were settled by the caller: the key covers the arguments, the manifest the rest.
-Keeps true: generated code runs on one thread (the kernels have a pool of their own) and does
-element-wise exact work alone: every sum and every transcendental is in an operator.
+Knows torch.export and how packages are loaded, by our own library (ops/cpu/bind_program.cpp). A
+package checks neither shapes nor types nor the machine it runs on, so both were settled by the
+caller: the key covers the arguments, the manifest the rest. Keeps true: generated code runs on one
+thread (the kernels have a pool of their own) and does element-wise exact work alone: every sum and
+every transcendental is in an operator; while it runs, other threads run Python.
 """
 
 import warnings
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch._C._aoti import AOTIModelPackageLoader
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from graphs.chain import Call
@@ -55,8 +57,31 @@ class InductorCompiler:
 
     def load(self, call: Call, program: Path | None) -> Step:
         assert program is not None
-        loader = AOTIModelPackageLoader(str(program), "model", True, 1, -1)
-        return partial(loader.run, call.tensors)
+        return Bound(torch.classes.fourstep.Program(str(program), call.tensors))
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A loaded program with its tensors."""
+
+    program: Any
+
+    def __call__(self) -> None:
+        self.program.run()
+
+
+def joined(steps: Sequence[Step]) -> Step:
+    """One call that makes all of them, in order; without Python in between where it can."""
+    bound = [step.program for step in steps if isinstance(step, Bound)]
+    if bound and len(bound) == len(steps):
+        return torch.classes.fourstep.Chain(bound).run
+    kept = tuple(steps)
+
+    def run() -> None:
+        for step in kept:
+            step()
+
+    return run
 
 
 def export(task: Task) -> torch.export.ExportedProgram:

@@ -1,14 +1,14 @@
 """`make bench`: measures the synthetic model and step5-nano, and writes docs/results.md.
 
-`python -m tests.bench [synthetic|nano|build|start|requests|long ...]` measures those alone and
-leaves the other sections as they are. Numbers are printed and written, never asserted: a test that
-depends on a machine's speed is none.
+`python -m tests.bench [synthetic|nano|build|start|requests|long|serving ...]` measures those alone
+and leaves the other sections as they are. Numbers are printed and written, never asserted: a test
+that depends on a machine's speed is none.
 """
 
 import sys
 from collections.abc import Callable, Mapping
 
-from tests.bench import builds, long, nano, requests, starts, synthetic
+from tests.bench import builds, long, nano, requests, serving, starts, synthetic
 from tests.bench.document import Section, publish
 
 Say = Callable[[str], object]
@@ -19,6 +19,7 @@ SECTIONS: Mapping[str, Callable[[Say], Section | list[Section]]] = {
     "start": starts.run,
     "requests": requests.run,
     "long": long.run,
+    "serving": serving.run,
 }
 
 

@@ -204,6 +204,52 @@ BARS = (
         limit=1048576,
         digits=0,
     ),
+    Bar(
+        measure="gRPC adds to the first token",
+        section="serving",
+        number="added_first_ms",
+        limit=1.5,
+        unit=" ms",
+        most=True,
+    ),
+    Bar(
+        measure="gRPC adds to each message",
+        section="serving",
+        number="added_message_ms",
+        limit=0.15,
+        unit=" ms",
+        most=True,
+        digits=3,
+    ),
+    Bar(
+        measure="64 open streams, 8 running: streams with the right tokens",
+        section="serving",
+        number="streams_right",
+        limit=64,
+        digits=0,
+    ),
+    Bar(
+        measure="64 open streams, 8 running: later ones that are served before one",
+        section="serving",
+        number="overtaken",
+        limit=16,
+        most=True,
+        digits=0,
+    ),
+    Bar(
+        measure="200 refusals a second: pace of running streams over that without",
+        section="serving",
+        number="pace_beside_refusals",
+        limit=0.90,
+    ),
+    Bar(
+        measure="idle server: processor time",
+        section="serving",
+        number="idle_percent",
+        limit=1,
+        unit=" %",
+        most=True,
+    ),
 )
 
 

@@ -16,12 +16,17 @@ TAIL = 2000
 
 def serve(measure: Callable[[], dict[str, float]]) -> None:
     """In the child: one measurement for each line of stdin, until it closes."""
+    answer(lambda _: measure())
+
+
+def answer(measure: Callable[[str], dict[str, Any]], **hello: Any) -> None:
+    """The same where the line says what to measure; `hello` is told at once."""
     out = sys.stdout
     sys.stdout = sys.stderr  # whatever else prints must not look like an answer
-    out.write("{}\n")
+    out.write(json.dumps(hello) + "\n")
     out.flush()
-    for _ in sys.stdin:
-        out.write(json.dumps(measure()) + "\n")
+    for line in sys.stdin:
+        out.write(json.dumps(measure(line.rstrip("\n"))) + "\n")
         out.flush()
 
 
@@ -41,15 +46,19 @@ class Child:
                 text=True,
             )
         try:
-            self._answer()
+            self.hello = self._answer()
         except BaseException:
             self.close()
             raise
 
-    def ask(self) -> dict[str, float]:
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self, line: str = "") -> dict[str, Any]:
         """One measurement. Raises RuntimeError when the program is gone."""
         assert self._process.stdin is not None
-        self._process.stdin.write("\n")
+        self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
         return self._answer()
 

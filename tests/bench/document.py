@@ -22,7 +22,7 @@ from runtime.bench.tables import Table
 from tests.bench.bars import bars_table
 
 DOCS = Path(__file__).parents[2] / "docs"
-ORDER = ("synthetic", "peers", "nano", "build", "start", "memory", "requests", "long")
+ORDER = ("synthetic", "peers", "nano", "build", "start", "memory", "requests", "long", "serving")
 HEAD = """\
 # Results
 

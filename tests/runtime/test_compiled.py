@@ -5,6 +5,9 @@ whether programs are compiled; with negative controls that must turn these compa
 """
 
 import dataclasses
+import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -17,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from graphs.blocks import Layer
 from graphs.chain import Call, Model, prefill_chain
 from graphs.compile.compiler import Step
-from graphs.compile.inductor import InductorCompiler
+from graphs.compile.inductor import InductorCompiler, joined
 from graphs.compile.program import OpenDims
 from graphs.layers.rope import Rotary, frequencies
 from runtime.generate import generate
@@ -54,6 +57,17 @@ REQUESTS = (
 )
 
 
+def fresh_model() -> Model:
+    whole = golden_model()
+    return Model(
+        config=whole.config,
+        act=FP32,
+        weights=whole.weights,
+        state=fresh_state(whole),
+        frequencies=frequencies(whole.config, None),
+    )
+
+
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("draft_tokens", [0, 1, 2, 3])
 def test_greedy_tokens_are_the_golden_ones(length: int, draft_tokens: int) -> None:
@@ -75,15 +89,8 @@ def test_drafts_and_acceptance_are_the_golden_trace(length: int) -> None:
 def test_residual_and_logits_are_the_golden_ones(length: int) -> None:
     """Of every position of a prompt, chunk by chunk through the compiled programs."""
     whole = golden_model()
-    state = fresh_state(whole)
-    model = Model(
-        config=whole.config,
-        act=FP32,
-        weights=whole.weights,
-        state=state,
-        frequencies=frequencies(whole.config, None),
-    )
-    chain, dims = prefill_chain(model, 16), OpenDims(state)
+    model = fresh_model()
+    chain, dims = prefill_chain(model, 16), OpenDims(model.state)
     steps = [programs("compiled").bind(call, dims) for call in chain.verify]
     r_TH = chain.verify[1].args[0]
     prompt, parts = golden()[f"prompt_{length}"].long(), []
@@ -97,6 +104,34 @@ def test_residual_and_logits_are_the_golden_ones(length: int) -> None:
     found = torch.cat(parts)
     assert (found - golden()[f"residual_{length}"]).abs().max() <= TOLERANCE
     assert (logits(whole, found) - golden()[f"logits_{length}"]).abs().max() <= TOLERANCE
+
+
+def test_while_programs_run_other_threads_run_python() -> None:
+    """Nobody is made to leave Python here: whoever waits gets in where it is left."""
+    model = fresh_model()
+    calls, dims = prefill_chain(model, 16).verify, OpenDims(model.state)
+    chain = joined([programs("compiled").bind(call, dims) for call in calls])
+    turns, over = [0], threading.Event()
+
+    def other() -> None:
+        while not over.is_set():
+            turns[0] += 1
+            time.sleep(0)
+
+    def advanced() -> bool:
+        before = turns[0]
+        chain()
+        return turns[0] > before
+
+    interval, thread = sys.getswitchinterval(), threading.Thread(target=other)
+    thread.start()
+    sys.setswitchinterval(1000)
+    try:
+        assert any(advanced() for _ in range(2000))
+    finally:
+        sys.setswitchinterval(interval)
+        over.set()
+        thread.join()
 
 
 @pytest.mark.parametrize("wanted", REQUESTS, ids=["seeded", "greedy", "hot", "cut"])

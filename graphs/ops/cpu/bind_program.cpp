@@ -1,0 +1,44 @@
+// Compiled programs as objects that Python calls without arguments: each is bound to its tensors
+// once, and several run one after another in one call. Such a call leaves Python to other threads
+// while it computes, which torch's own loader does not.
+#include <torch/csrc/inductor/aoti_package/model_package_loader.h>
+#include <torch/custom_class.h>
+#include <torch/library.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+struct Program : torch::CustomClassHolder {
+  Program(const std::string& path, std::vector<at::Tensor> tensors)
+      : loader(path, "model", /*run_single_threaded=*/true), bound(std::move(tensors)) {}
+
+  void run() { loader.run(bound); }
+
+  torch::inductor::AOTIModelPackageLoader loader;
+  std::vector<at::Tensor> bound;
+};
+
+struct Chain : torch::CustomClassHolder {
+  explicit Chain(std::vector<c10::intrusive_ptr<Program>> steps) : programs(std::move(steps)) {}
+
+  void run() {
+    for (const auto& program : programs) program->run();
+  }
+
+  std::vector<c10::intrusive_ptr<Program>> programs;
+};
+
+TORCH_LIBRARY_FRAGMENT(fourstep, m) {
+  m.class_<Program>("Program")
+      .def(torch::init<const std::string&, std::vector<at::Tensor>>())
+      .def("run", &Program::run);
+  m.class_<Chain>("Chain")
+      .def(torch::init<std::vector<c10::intrusive_ptr<Program>>>())
+      .def("run", &Chain::run);
+}
+
+}  // namespace
