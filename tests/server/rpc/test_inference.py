@@ -1,5 +1,6 @@
 """fourstep.v1.Inference by a real client: the same tokens as the runtime's, and clear statuses."""
 
+import dataclasses
 import threading
 import time
 from collections.abc import Iterator
@@ -183,11 +184,21 @@ def test_what_a_worker_says_of_itself(worker: Running) -> None:
     assert not model.images
     engine = worker.control.GetEngine(control_pb2.GetEngineRequest())
     assert engine.compiler == "eager"
+    assert not engine.HasField("artifact_sha256")
     assert any("decode width 4" in one.name for one in engine.engines)
     load = worker.control.GetLoad(control_pb2.GetLoadRequest())
     assert (load.slots, load.draining) == (2, False)
     for name in ("", "fourstep.v1.Inference", "fourstep.v1.Control"):
         assert health(worker, name) == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_the_artifact_is_told_by_its_digest(
+    worker: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    who = dataclasses.replace(worker.served.identity, artifact="0" * 64)
+    monkeypatch.setattr(worker.served, "identity", who)
+    engine = worker.control.GetEngine(control_pb2.GetEngineRequest())
+    assert engine.artifact_sha256 == "0" * 64
 
 
 def health(worker: Running, service: str) -> int:
