@@ -10,12 +10,13 @@ READY_DEV := $(VENV)/.ready-dev
 READY_PEERS := $(VENV)/.ready-peers
 PIP := $(BIN)/python -m pip --disable-pip-version-check install
 
-.PHONY: help run test lint fmt bench bench-peers nano proto clean
+.PHONY: help run test soak lint fmt bench bench-peers nano proto clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make run    set up and generate text with the shipped step5-nano checkpoint"
 	@echo "make test   set up and run the tests"
+	@echo "make soak   serve mixed load for twenty minutes and check that nothing is wrong or lost"
 	@echo "make lint   ruff and pyright"
 	@echo "make fmt    format the sources and repair what ruff can repair"
 	@echo "make bench  measure, and write docs/results.md"
@@ -34,6 +35,9 @@ run: $(READY)
 
 test: $(READY_DEV)
 	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal
+
+soak: $(READY_DEV)
+	$(BIN)/python -m tests.soak
 
 lint: $(READY_DEV)
 	$(BIN)/ruff check

@@ -1,8 +1,8 @@
 """One request's outputs as they come, for a thread and for an event loop.
 
 Knows the service only through `send`. Keeps true: outputs come in order and none after the last
-answer's end; who stops listening cancels; nothing here makes the engine's thread wait, since what
-is not taken is kept, and a request's max_tokens bounds it.
+answer's end; who stops listening cancels, and who does not take what comes is taken for one who
+has; nothing here makes the engine's thread wait, since what is not taken is kept.
 """
 
 import asyncio
@@ -15,6 +15,8 @@ from runtime.answer import Output, Request
 
 if TYPE_CHECKING:
     from runtime.service import Prepared, Submission
+
+MOST_KEPT = 4096  # outputs, a minute or so of them
 
 
 class Sender(Protocol):
@@ -86,21 +88,39 @@ class Stream(_Listener):
         self.cancel()
 
 
-class AsyncStream(_Listener):
-    """As Stream, for one task of an event loop."""
+class _Kept(asyncio.Queue[Output]):
+    """`overrun`: more came than is kept."""
 
-    def __init__(self, submission: "Submission", queue: asyncio.Queue[Output]) -> None:
+    overrun = False
+
+
+class AsyncStream(_Listener):
+    """As Stream, for one task of an event loop. Of a reader that falls MOST_KEPT outputs behind the
+    request is cancelled."""
+
+    def __init__(self, submission: "Submission", queue: _Kept) -> None:
         super().__init__(submission)
         self._queue = queue
+
+    @property
+    def overrun(self) -> bool:
+        """Whether that happened."""
+        return self._queue.overrun
 
     @classmethod
     async def open(cls, service: Sender, request: Request) -> "AsyncStream":
         """Raises as Service.submit."""
         loop = asyncio.get_running_loop()
-        queue: asyncio.Queue[Output] = asyncio.Queue()
+        queue = _Kept()
+
+        def keep(output: Output) -> None:
+            queue.put_nowait(output)
+            if queue.qsize() > MOST_KEPT and not queue.overrun:
+                queue.overrun = True
+                submission.cancel()
 
         def deliver(output: Output) -> None:
-            loop.call_soon_threadsafe(queue.put_nowait, output)
+            loop.call_soon_threadsafe(keep, output)
 
         # Compiling a constraint must not hold up the loop, and may be given up half way.
         slow = request.params.constraint is not None

@@ -229,9 +229,12 @@ def policy_for(
     costs: Mapping[int, StepCosts] | None,
     prior: Sequence[float],
 ) -> WidthPolicy:
-    """A request's: its own number, by measured costs, or without these all `most` drafts."""
+    """A request's: its own number, by measured costs, or without these all `most` drafts. Raises
+    ValueError for a number of drafts that there are not."""
     if draft_tokens is not None:
-        return FixedWidth(count=min(draft_tokens, most))
+        if not 0 <= draft_tokens <= most:
+            raise ValueError(f"draft_tokens = {draft_tokens}: must be in [0, {most}], or not set")
+        return FixedWidth(count=draft_tokens)
     if costs is None or most == 0:
         return FixedWidth(count=most)
     return AutoWidth(tables=costs, rates=list(prior[:most]))

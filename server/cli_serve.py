@@ -83,6 +83,7 @@ def open_served(config: ServeConfig, *, observer: Observer | None = None) -> Ser
         context=model.context,
         draft_tokens=engine.draft_tokens,
         slots=model.slots,
+        queued=config.limits.queued,
         tenant_requests=config.limits.tenant_requests,
     )
 

@@ -35,6 +35,8 @@ DISTRIBUTION = {
     "yaml": "pyyaml",
     "cryptography": "trustme",
     "google": "protobuf",
+    "hpack": "h2",
+    "hyperframe": "h2",
     "grpc": "grpcio",
     "grpc_health": "grpcio_health_checking",
     "grpc_reflection": "grpcio_reflection",
@@ -161,5 +163,6 @@ def test_links_in_documents_lead_somewhere(path: Path) -> None:
 
 def test_the_targets_of_the_makefile_exist() -> None:
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in ("run", "test", "lint", "fmt", "bench", "bench-peers", "nano", "proto", "clean"):
+    names = "run test soak lint fmt bench bench-peers nano proto clean"
+    for target in names.split():
         assert re.search(rf"^{target}:", text, flags=re.MULTILINE), target

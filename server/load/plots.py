@@ -56,6 +56,8 @@ def _latency(outcomes: Sequence[Outcome], path: Path) -> None:
 
 def _distribution(axes: "Axes", values: Sequence[float]) -> None:
     """On a logarithmic axis, with the middle and the tail marked."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
     axes.set_ylim(0, 1.02)
     axes.grid(alpha=0.3)
     if not values:
@@ -65,6 +67,9 @@ def _distribution(axes: "Axes", values: Sequence[float]) -> None:
     axes.step(placed, numpy.arange(1, 1 + len(placed)) / len(placed), where="post")
     if placed[0] > 0:
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
     for point, style in ((50, ":"), (99, "--")):
         value = float(numpy.percentile(placed, point))
         label = f"p{point} {value:.3g}"
@@ -86,7 +91,13 @@ def _time(outcomes: Sequence[Outcome], path: Path) -> None:
         [outcome.due for outcome in whole], list(map(first_ms, whole)), ".", label="answered"
     )
     if failed:
-        above.plot([outcome.due for outcome in failed], [0.0] * len(failed), "rx", label="failed")
+        above.plot(
+            [outcome.due for outcome in failed],
+            [0.0] * len(failed),
+            "rx",
+            clip_on=False,
+            label="failed",
+        )
     above.set_ylabel("ms to the first token")
     above.set_ylim(bottom=0)
     above.grid(alpha=0.3)

@@ -15,25 +15,21 @@ first token: from when a request was due; sent late: how far the generator itsel
 between messages: of one answer, a message a step; time a token: its mean after the first one"""
 
 
-def tables(found: Report, load: Load, goodput: Goodput | None) -> Iterator[Table]:
-    yield _rates(found, load, goodput)
-    yield _latencies(found)
-    if found.answered < found.requests:
-        yield _statuses(found)
-
-
-def _rates(found: Report, load: Load, goodput: Goodput | None) -> Table:
+def tables(found: Report, load: Load, goodput: Goodput | None) -> Iterator[Table | str]:
     loop = (
         f"{load.rate:g} requests a second arrive"
         if load.rate
         else f"{load.concurrency} requests open at a time"
     )
-    table = Table(
-        title=f"{loop}; prompts of {load.prompt.text} tokens, answers of {load.answer.text}",
-        title_justify="left",
-        box=None,
-        show_header=False,
-    )
+    yield f"{loop}; prompts of {load.prompt.text} tokens, answers of {load.answer.text}"
+    yield _rates(found, goodput)
+    yield _latencies(found)
+    if found.answered < found.requests:
+        yield _statuses(found)
+
+
+def _rates(found: Report, goodput: Goodput | None) -> Table:
+    table = Table(box=None, show_header=False)
     table.add_column()
     table.add_column(justify="right")
     table.add_row("requests", f"{found.requests} in {found.seconds:.1f} s")

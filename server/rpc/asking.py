@@ -41,6 +41,8 @@ def asked(prompt: pb.Prompt, served: Served) -> Asked:
 
 def chat(message: pb.Chat) -> Chat:
     """Raises ValueError naming the field."""
+    if message.tool_choice not in _TOOL_CHOICES:  # enums of the protocol take any number
+        raise ValueError(f"tool_choice: no choice has the number {message.tool_choice}")
     value: dict[str, Any] = {
         "messages": [_message(one) for one in message.messages],
         "tools": [

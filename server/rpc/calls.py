@@ -71,6 +71,8 @@ async def _whole(
     async for output in stream:
         record.seen(output)
         status = output.end and status_of_end(output.end, cut=served.cut)
+        if status is not None and stream.overrun:
+            status = (grpc.StatusCode.RESOURCE_EXHAUSTED, "the answers were not read")
         if status is not None:
             await refuse(context, *status)
         yield output

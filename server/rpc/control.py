@@ -3,15 +3,17 @@
 Knows messages and one Served. Keeps true: what GetModel says is what Generate accepts.
 """
 
+import math
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import get_args
 
+import grpc
 from fourstep.v1 import control_pb2 as pb
 from fourstep.v1 import control_pb2_grpc as pb_grpc
 
 from runtime.request import MAX_ANSWERS, MAX_TOP_LOGPROBS, ConstraintKind
-from server.rpc.calls import Context
+from server.rpc.calls import Context, refuse
 from server.rpc.served import Served
 
 Drain = Callable[[float | None, float | None], object]
@@ -36,7 +38,7 @@ class Control(pb_grpc.ControlServicer):
             chat=served.template is not None,
             images=False,
             constraints=get_args(ConstraintKind),
-            max_answers=MAX_ANSWERS,
+            max_answers=min(MAX_ANSWERS, served.queued),
             max_logprobs=MAX_TOP_LOGPROBS,
         )
 
@@ -67,8 +69,11 @@ class Control(pb_grpc.ControlServicer):
         )
 
     async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainResponse:
-        self._drain(
-            request.grace_seconds if request.HasField("grace_seconds") else None,
-            request.timeout_seconds if request.HasField("timeout_seconds") else None,
-        )
+        seconds = dict[str, float | None]()
+        for name in ("grace_seconds", "timeout_seconds"):
+            value = seconds[name] = getattr(request, name) if request.HasField(name) else None
+            if value is not None and not 0 <= value < math.inf:
+                details = f"{name} = {value}: must be a finite number >= 0"
+                await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, details)
+        self._drain(seconds["grace_seconds"], seconds["timeout_seconds"])
         return pb.DrainResponse()

@@ -20,6 +20,7 @@ from grpc_reflection.v1alpha import reflection
 from server.config import LimitsConfig, ListenerConfig, host_of
 from server.rpc.auth import Auth
 from server.rpc.control import Control, Drain
+from server.rpc.guard import Guard
 from server.rpc.inference import Inference
 from server.rpc.limits import options
 from server.rpc.served import Served
@@ -52,7 +53,7 @@ class Listener:
         auth = [] if config.tokens is None else [Auth(config.tokens, config.operators)]
         self._server = grpc.aio.server(
             options=options(limits),
-            interceptors=(*interceptors, *auth),
+            interceptors=(*interceptors, *auth, Guard()),
             maximum_concurrent_rpcs=limits.calls,
         )
         # An attribute that the module gets when it is imported.

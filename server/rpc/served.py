@@ -83,8 +83,9 @@ Opening = asyncio.Task[tuple[Reading, AsyncStream]]
 @dataclass(kw_only=True)
 class Served:
     """`folder`: the checkpoint's. `context`: positions of prompt and answer. `draft_tokens`: most
-    drafts a step. `leaving`: health says so, and requests are still taken until `draining`. `cut`:
-    what still ran was ended. `tenant_requests`: open at a time for one name."""
+    drafts a step. `queued`: answers that may wait. `tenant_requests`: open at a time for one name.
+    `leaving`: health says so, and requests are still taken until `draining`. `cut`: what still ran
+    was ended."""
 
     folder: Path
     config: ModelConfig
@@ -95,6 +96,7 @@ class Served:
     context: int
     draft_tokens: int
     slots: int
+    queued: int
     tenant_requests: int
     leaving: bool = False
     draining: bool = False

@@ -232,7 +232,7 @@ BARS = (
         measure="64 open streams, 8 running: later ones that are served before one",
         section="serving",
         number="overtaken",
-        limit=8,
+        limit=16,
         most=True,
         digits=0,
     ),

@@ -129,8 +129,8 @@ class Worker:
 class Stack:
     """`client`: what the users of a gateway have; it does not try again by itself."""
 
-    workers: Sequence[Worker]
     port: int
+    workers: Sequence[Worker] = ()
     client: openai.OpenAI = field(init=False)
 
     def __post_init__(self) -> None:
@@ -145,9 +145,7 @@ class Stack:
 
     @property
     def healthy(self) -> int:
-        """Workers that the gateway sends requests to."""
-        text = fetched(self.port, "/readiness")
-        return 0 if text is None else json.loads(text).get("healthy_workers", 0)
+        return healthy(self.port)
 
     def wait(self) -> None:
         """Until both workers serve and nobody asks them anything."""
@@ -161,7 +159,10 @@ class Stack:
         return found
 
 
-def _gateway(port: int, workers: Sequence[Worker], log: Path) -> "subprocess.Popen[bytes]":
+@contextmanager
+def gateway(addresses: Sequence[str], log: Path) -> Iterator[int]:
+    """The port of a gateway that has found these workers."""
+    port = free_port()
     command = [str(Path(sys.executable).with_name("smg")), "launch", "--host", "127.0.0.1"]
     command += ["--port", str(port), "--prometheus-host", "127.0.0.1"]
     command += ["--prometheus-port", str(free_port()), "--policy", "round_robin"]
@@ -169,26 +170,36 @@ def _gateway(port: int, workers: Sequence[Worker], log: Path) -> "subprocess.Pop
     command += ["--health-check-interval-secs", "1", "--shutdown-grace-period-secs", "1"]
     # Requests are to meet a worker that is full, and one that has just come back.
     command += ["--disable-worker-overload-protection", "--cb-timeout-duration-secs", "1"]
-    command += ["--worker-urls", *(f"grpc://127.0.0.1:{worker.port}" for worker in workers)]
+    command += ["--worker-urls", *(f"grpc://{address}" for address in addresses)]
     with log.open("wb") as out:
-        return subprocess.Popen(command, stdout=out, stderr=out)
+        # A hub that is not there: a tokenizer comes from this machine or from a worker.
+        hub = {"HF_ENDPOINT": "http://127.0.0.1:9"}
+        process = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, **hub})
+    try:
+        until(lambda: healthy(port) == len(addresses), process)
+        yield port
+    finally:
+        end(process)
+
+
+def healthy(port: int) -> int:
+    """Workers that a gateway sends requests to."""
+    text = fetched(port, "/readiness")
+    return 0 if text is None else json.loads(text).get("healthy_workers", 0)
 
 
 @contextmanager
 def stacked(folder: Path) -> Iterator[Stack]:
     """Two workers and a gateway that has found both; their logs are in the folder."""
     workers = [Worker(folder / f"worker{i}.log") for i in range(2)]
-    gateway = None
     try:
         for worker in workers:
             worker.wait()
-        stack = Stack(workers=workers, port=free_port())
-        gateway = _gateway(stack.port, workers, folder / "gateway.log")
-        until(lambda: stack.healthy == len(workers), gateway)
-        yield stack
-        stack.client.close()
+        addresses = [f"127.0.0.1:{worker.port}" for worker in workers]
+        with gateway(addresses, folder / "gateway.log") as port:
+            stack = Stack(workers=workers, port=port)
+            yield stack
+            stack.client.close()
     finally:
-        if gateway is not None:
-            end(gateway)
         for worker in workers:
             worker.close()

@@ -71,7 +71,7 @@ def test_a_client_that_leaves_frees_the_slot(stack: Stack, stream: bool) -> None
 
 
 def test_a_worker_that_drains_finishes_and_the_other_takes_over(stack: Stack) -> None:
-    chunks = stack.chat("hello", max_tokens=200, stream=True, extra_body={"ignore_eos": True})
+    chunks = stack.chat("hello", max_tokens=120, stream=True, extra_body={"ignore_eos": True})
     next(chunks)
     worker = stack.busy()
     worker.control.Drain(control_pb2.DrainRequest(timeout_seconds=60))

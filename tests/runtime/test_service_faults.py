@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from runtime import failpoints
+from runtime import failpoints, streams
 from runtime.answer import Answer, Output
 from runtime.scheduler import Scheduler
 from runtime.service import Service, ServiceClosedError, ServiceFailedError, Submission
@@ -29,7 +29,7 @@ def check_failed(outputs: list[Output], message: str, answers: int = 1) -> None:
             assert message in output.end.message
 
 
-@pytest.mark.parametrize("name", failpoints.NAMES)
+@pytest.mark.parametrize("name", failpoints.ONE_CALL)
 def test_a_failure_of_one_call_is_not_a_fault(name: str) -> None:
     service = Service(scheduler)
     failpoints.arm({name: 3})
@@ -234,4 +234,23 @@ def test_a_loop_that_is_gone_cancels_its_requests() -> None:
     assert kept.reasons == ["cancelled"]
     with pytest.raises(ServiceClosedError):
         service.submit(request("b"))
+    check_whole(service)
+
+
+def test_who_falls_too_far_behind_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with await AsyncStream.open(service, request("a", max_tokens=LONG)) as stream:
+            while not kept.reasons:
+                await asyncio.sleep(0.001)
+            outputs = [output async for output in stream]
+            assert stream.overrun
+            assert len(outputs) > 4
+            check_ends(outputs)
+
+    monkeypatch.setattr(streams, "MOST_KEPT", 4)
+    kept = Kept()
+    service = Service(scheduler, observer=kept)
+    asyncio.run(main())
+    service.close()
+    assert kept.reasons == ["cancelled"]
     check_whole(service)

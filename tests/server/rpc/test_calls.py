@@ -2,11 +2,13 @@
 
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import grpc
 import pytest
 from fourstep.v1 import inference_pb2 as pb
 
+from server.rpc.calls import seconds_left
 from server.rpc.served import Asked
 from tests.server.rpc.working import Running, running, text_request, until
 from tests.server.tiny_checkpoint import write_checkpoint
@@ -70,3 +72,8 @@ def test_who_leaves_while_it_is_read_runs_nothing(worker: Running, gate: threadi
     until(lambda: not worker.served._open)
     gate.set()
     assert not any(worker.served.service.load[name] for name in ("queued", "loading", "running"))
+
+
+@pytest.mark.parametrize(("left", "seconds"), [(None, 60.0), (5.0, 5.0), (0.0, 0.0), (90.0, 60.0)])
+def test_no_deadline_is_behind_the_cap(left: float | None, seconds: float) -> None:
+    assert seconds_left(SimpleNamespace(time_remaining=lambda: left), 60.0) == seconds

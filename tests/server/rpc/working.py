@@ -21,6 +21,7 @@ from server.config import (
     OperationsConfig,
     ServeConfig,
 )
+from server.operations.operations import Operations
 from server.rpc.served import Served
 from server.rpc.worker import Worker
 
@@ -72,13 +73,17 @@ def running(folder: Path, **changes: Any) -> Iterator[Running]:
 
 
 @contextmanager
-def running_as(config: ServeConfig) -> Iterator[Running]:
-    served = open_served(config)
+def running_as(config: ServeConfig, *, operations: Operations | None = None) -> Iterator[Running]:
+    """As `fourstep serve` does; without operations nobody is told of it."""
+    served = open_served(config, observer=operations and operations.metrics)
     started, found = threading.Event(), list[Running]()
 
     async def main() -> int:
-        worker = Worker(served, config)
+        interceptors = operations.interceptors if operations else lambda _: ()
+        worker = Worker(served, config, interceptors=interceptors)
         await worker.start(signals=())
+        if operations:
+            operations.serving(served)
         found.append(Running(worker, served, asyncio.get_running_loop()))
         started.set()
         return await worker.run()

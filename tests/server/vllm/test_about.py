@@ -16,6 +16,7 @@ from smg_grpc_proto.generated import common_pb2
 from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 
 from server.cli_serve import open_served
+from server.vllm import servicer
 from server.vllm.servicer import VllmEngine
 from tests.server.rpc.working import CONTEXT, Running, tiny_config, until
 from tests.server.tiny_checkpoint import write_checkpoint
@@ -85,12 +86,15 @@ def test_loads_are_of_now_and_of_lately(both: tuple[Running, Stub]) -> None:
     assert load.num_waiting_uncached_tokens == 0
 
 
-def test_the_tokenizer_comes_as_an_archive(stub: Stub, folder: Path) -> None:
+def test_the_tokenizer_comes_as_an_archive(
+    stub: Stub, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servicer, "CHUNK", 1000)
     chunks = list(stub.GetTokenizer(common_pb2.GetTokenizerRequest()))
     data = b"".join(chunk.data for chunk in chunks)
     digests = [chunk.sha256 for chunk in chunks]
     assert digests == [""] * (len(chunks) - 1) + [hashlib.sha256(data).hexdigest()]
-    assert all(len(chunk.data) <= 2**16 for chunk in chunks)
+    assert {len(chunk.data) for chunk in chunks[:-1]} == {1000}
     with zipfile.ZipFile(io.BytesIO(data)) as zipped:
         assert set(zipped.namelist()) >= {"tokenizer.json", "chat_template.jinja", "config.json"}
         assert not any(name.endswith(".safetensors") for name in zipped.namelist())

@@ -1,0 +1,90 @@
+"""What a servicer did not expect, as a clean status: bytes that are no message, and our own faults.
+
+Knows grpc's handlers of one request. Does not know messages. Keeps true: a caller is told neither
+what a parser nor what an exception of ours says, since both may quote a prompt; the log has the
+exception's kind and where it was raised, and nothing of a prompt either.
+"""
+
+import inspect
+import logging
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from server.rpc.calls import Context, refuse
+
+_LOG = logging.getLogger("fourstep.rpc")
+Handler = Any  # grpc's own is generic in messages
+Behaviour = Callable[[Any, Context], Any]
+Reader = Callable[[bytes], Any]
+
+
+class Guard(grpc.aio.ServerInterceptor):
+    """To be the innermost one, so that the others see the status that the caller gets."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler:
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.request_streaming:
+            return handler
+        behaviour = handler.unary_stream if handler.response_streaming else handler.unary_unary
+        if inspect.isasyncgenfunction(behaviour):
+            guarded = _generating(behaviour, handler.request_deserializer)
+        elif inspect.iscoroutinefunction(behaviour):
+            guarded = _awaited(behaviour, handler.request_deserializer)
+        else:
+            return handler  # a method that nobody wrote: generated code says UNIMPLEMENTED
+        make = (
+            grpc.unary_stream_rpc_method_handler
+            if handler.response_streaming
+            else grpc.unary_unary_rpc_method_handler
+        )
+        return make(guarded, response_serializer=handler.response_serializer)
+
+
+def _awaited(behaviour: Behaviour, read: Reader) -> Behaviour:
+    async def guarded(data: bytes, context: Context) -> Any:
+        request = await _read(read, data, context)
+        try:
+            return await behaviour(request, context)
+        except Exception as error:
+            await _fail(error, context)
+
+    return guarded
+
+
+def _generating(behaviour: Behaviour, read: Reader) -> Behaviour:
+    async def guarded(data: bytes, context: Context) -> AsyncIterator[Any]:
+        request = await _read(read, data, context)
+        try:
+            async with aclosing(behaviour(request, context)) as messages:
+                async for message in messages:
+                    yield message
+        except Exception as error:
+            await _fail(error, context)
+
+    return guarded
+
+
+async def _read(read: Reader, data: bytes, context: Context) -> Any:
+    try:
+        return read(data)
+    except DecodeError:
+        await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the request is no such message")
+
+
+async def _fail(error: Exception, context: Context) -> None:
+    """Raises; what grpc itself raises to end a call goes on as it is."""
+    if isinstance(error, grpc.aio.BaseError):
+        raise error
+    kind = type(error).__name__
+    where = "".join(traceback.format_list(traceback.extract_tb(error.__traceback__)))
+    _LOG.error("a call failed: %s\n%s", kind, where)
+    await refuse(context, grpc.StatusCode.INTERNAL, f"a fault of this worker: {kind}")

@@ -1,0 +1,86 @@
+"""Bytes that are no message, and faults of our own: a clean status, and a worker that goes on."""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import pytest
+from fourstep.v1 import inference_pb2 as pb
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from server.rpc.served import Asked
+from tests.server.rpc.working import Running, running, text_request
+from tests.server.tiny_checkpoint import write_checkpoint
+
+PROMPT = "what nobody else may read"
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(write_checkpoint(tmp_path_factory.mktemp("guard") / "tiny")) as made:
+        yield made
+
+
+def ended(call: Callable[[], object]) -> tuple[grpc.StatusCode, str]:
+    """What a call without an answer ends with."""
+    with pytest.raises(grpc.RpcError) as caught:
+        call()
+    return caught.value.code(), caught.value.details() or ""
+
+
+@pytest.mark.parametrize(
+    ("method", "data"),
+    [
+        ("Inference/Generate", b"\xff\xff\xff"),
+        ("Inference/Generate", b"\x12\x06\x0a\x04\xff\xfe\xff\xfe"),  # a text that is no UTF-8
+        ("Inference/Tokenize", b"\x0a\x06\x0a\x04\xff\xfe\xff\xfe"),
+        ("Control/GetLoad", b"\xff\xff\xff"),
+    ],
+)
+def test_bytes_that_are_no_message_are_the_callers_mistake(
+    worker: Running, method: str, data: bytes
+) -> None:
+    path = f"/fourstep.v1.{method}"
+    if method.endswith("Generate"):
+        found = ended(lambda: list(worker.channel.unary_stream(path)(data)))
+    else:
+        found = ended(lambda: worker.channel.unary_unary(path)(data))
+    assert found == (grpc.StatusCode.INVALID_ARGUMENT, "the request is no such message")
+
+
+@pytest.mark.parametrize("method", ["Generate", "Tokenize"])
+def test_a_fault_of_ours_is_named_and_quotes_nothing(
+    worker: Running,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    method: str,
+) -> None:
+    def broken(text: str) -> Asked:
+        raise KeyError(text)
+
+    caplog.set_level(logging.DEBUG)
+    request = text_request(PROMPT)
+    with monkeypatch.context() as patch:
+        patch.setattr(worker.served, "text", broken)
+        if method == "Generate":
+            found = ended(lambda: list(worker.inference.Generate(request)))
+        else:
+            asked = pb.TokenizeRequest(prompt=request.prompt)
+            found = ended(lambda: worker.inference.Tokenize(asked))
+    assert found == (grpc.StatusCode.INTERNAL, "a fault of this worker: KeyError")
+    assert "KeyError" in caplog.text
+    assert "in broken" in caplog.text
+    assert PROMPT not in caplog.text
+    assert not worker.served._open
+    assert list(worker.inference.Generate(request))[-1].HasField("end")
+
+
+def test_other_kinds_of_methods_go_through(worker: Running) -> None:
+    """Health's Watch writes instead of yielding."""
+    stub: Any = health_pb2_grpc.HealthStub(worker.channel)
+    call = stub.Watch(health_pb2.HealthCheckRequest(service=""))
+    assert next(call).status == health_pb2.HealthCheckResponse.SERVING
+    call.cancel()
+    watch = worker.channel.unary_stream("/grpc.health.v1.Health/Watch")
+    assert ended(lambda: list(watch(b"\xff\xff\xff")))[0] == grpc.StatusCode.INVALID_ARGUMENT
