@@ -36,8 +36,8 @@ class QueueFullError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """`queued`: answers that may wait; `chunk_rows`: rows of prompts loaded between two decode steps
-    while other answers run, or one chunk."""
+    """`queued`: answers that may wait; `chunk_rows`: rows of prompts loaded between two decode
+    steps while other answers run, or one chunk."""
 
     queued: int = 256
     chunk_rows: int = 64
@@ -81,9 +81,8 @@ class Scheduler:
         all_params = request.params.answers()
         check_request(self.engine, request.prompt, request.params)
         self.seats.check(len(request.prompt) + request.params.max_tokens)
-        if len(all_params) > self.limits.queued:
-            most = self.limits.queued
-            raise ValueError(f"n = {len(all_params)}: at most {most} answers may wait")
+        if (count := len(all_params)) > (most := self.limits.queued):
+            raise ValueError(f"n = {count}: at most {most} answers may wait")
         return [
             self._make(
                 request,
@@ -103,16 +102,19 @@ class Scheduler:
         if request.id in self._answers:
             raise ValueError(f"request id {request.id!r} is in use")
         made = self.prepare(request) if prepared is None else prepared
-        if len(self._queue) + len(made) > self.limits.queued:
-            raise QueueFullError(
-                f"{len(self._queue)} answers wait, {self.limits.queued} may: try again later"
-            )
+        self.check_room(len(made))
         for answer in made:
             self._arrivals += 1
             answer.arrival = self._arrivals
         self._answers[request.id] = made
         self._queue.extend(made)
         self._queue.sort(key=lambda answer: answer.order)
+
+    def check_room(self, answers: int = 1) -> None:
+        """QueueFullError if so many have no place in the queue. From any thread."""
+        waiting, most = len(self._queue), self.limits.queued
+        if waiting + answers > most:
+            raise QueueFullError(f"{waiting} answers wait, {most} may: try again later")
 
     def cancel(self, request_id: str, reason: EndReason = "cancelled") -> bool:
         """End what is not over of a request, in whatever state; False if there is no such one."""
@@ -235,11 +237,9 @@ class Scheduler:
 
     def _emit(self, answer: Answer, step: Step, finish: Finish | None, *, entry: int) -> None:
         reach("sampler")
-        end = None
-        if finish is None:
+        end = finish and self._over(answer, finish.reason, matched=finish.matched)
+        if end is None:
             self.seats.advance(answer)
-        else:
-            end = self._over(answer, finish.reason, matched=finish.matched)
         self._outputs.append(answer.output(self.engine, step, entry, end))
 
     def _end_all(self, answers: Sequence[Answer], reason: EndReason, *, message: str = "") -> None:

@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from runtime.answer import Answer, End, Output, Request
 from runtime.engine import Engine
 from runtime.failpoints import reach
 from runtime.numbers import Numbers
-from runtime.scheduler import Scheduler
+from runtime.observer import Nobody, Observer
+from runtime.scheduler import QueueFullError, Scheduler
 from runtime.streams import Stream
 
 Deliver = Callable[[Output], None]
@@ -31,16 +32,6 @@ class ServiceClosedError(RuntimeError):
 
 class ServiceFailedError(RuntimeError):
     """The service takes no more requests, because its engine failed; that is the cause."""
-
-
-class Observer(Protocol):
-    """Who is shown all that a service puts out, on its thread: runtime.metrics."""
-
-    def watch(self, scheduler: Scheduler) -> None: ...
-
-    def refused(self, error: Exception) -> None: ...
-
-    def seen(self, outputs: Sequence[Output]) -> None: ...
 
 
 class Submission:
@@ -69,7 +60,7 @@ class Service:
         self, factory: Callable[[], Scheduler], *, observer: Observer | None = None
     ) -> None:
         self.fault: BaseException | None = None
-        self._observer = observer
+        self._observer: Observer = observer or Nobody()
         self._closing = self._ended = False
         self._lock = threading.Lock()  # of what says whether the inbox is still read
         self._inbox: SimpleQueue[Callable[[], object]] = SimpleQueue()
@@ -112,6 +103,14 @@ class Service:
             return self._scheduler.prepare(request)
         except Exception as error:  # the request's, whatever it is: it is refused in its turn
             return error
+
+    def check_room(self) -> None:
+        """QueueFullError if no request has a place now, so that it need not even be read."""
+        try:
+            self._scheduler.check_room()
+        except QueueFullError as error:
+            self._observer.refused(error)
+            raise
 
     def cancel(self, request_id: str) -> None:
         """End a request in whatever state; its answers end as cancelled within a step. Does nothing
@@ -181,8 +180,7 @@ class Service:
     def _run(self, factory: Callable[[], Scheduler], made: Future[Scheduler]) -> None:
         try:
             scheduler = self._scheduler = factory()
-            if self._observer is not None:
-                self._observer.watch(scheduler)
+            self._observer.watch(scheduler)
         except BaseException as error:
             made.set_exception(error)
             return
@@ -228,8 +226,7 @@ class Service:
             self._scheduler.submit(submission.request, prepared)
         except Exception as error:  # nothing was queued: it is the request's, whatever it is
             submission.admitted.set_exception(error)
-            if self._observer is not None:
-                self._observer.refused(error)
+            self._observer.refused(error)
             return
         self._live[submission.request.id] = submission
         submission.admitted.set_result(None)
@@ -249,8 +246,7 @@ class Service:
             self._scheduler.cancel(request_id)
 
     def _hand_out(self, outputs: Sequence[Output]) -> None:
-        if self._observer is not None:
-            self._observer.seen(outputs)
+        self._observer.seen(outputs)
         for output in outputs:
             self._deliver(output)
 
@@ -273,8 +269,7 @@ class Service:
         message, outputs = _message(fault), []
         try:
             outputs = self._scheduler.fail_all(message)
-            if self._observer is not None:
-                self._observer.seen(outputs)
+            self._observer.seen(outputs)
         except Exception as error:
             fault.add_note(f"and then: {type(error).__name__}: {error}")
         for output in outputs:

@@ -17,8 +17,9 @@ from graphs.machine import this_machine
 from runtime.build import open_checkpoint
 from runtime.chat import ChatTemplate
 from runtime.grammar import Grammars
+from runtime.observer import Observer
 from runtime.scheduler import Scheduler
-from runtime.service import Observer, Service, ServiceFailedError
+from runtime.service import Service, ServiceFailedError
 from runtime.tokenizer import Tokenizer
 from server.banner import banner, security
 from server.cli_engine import EngineRequest, find_artifact, make_scheduler

@@ -18,16 +18,21 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from graphs.chain import Call
 from graphs.compile.compiler import Step
+from graphs.compile.externs import externs
 from graphs.compile.program import Task, TensorSpec
+from graphs.rows import Rows
 from graphs.trees import tensors_of
 
 _OPTIONS = {
     "cpp.threads": 1,
     "compile_threads": 1,
-    # The wrapper only calls operators: optimising it costs a third of the build and gains nothing.
-    "aot_inductor.compile_wrapper_opt_level": "O0",
     "aot_inductor.enable_line_tables": False,
+    "size_asserts": False,  # they ask for an environment variable, and the key has settled sizes
 }
+# The wrapper calls operators and compiles slowly when it is optimised. Up to so many rows these are
+# so quick that it is a tenth of the time and more.
+_QUICK_ROWS = 8
+_WRAPPER = "aot_inductor.compile_wrapper_opt_level"
 # Without these the generated code would use whatever the building machine has.
 _ISA_OPTIONS = {
     "avx512": {"cpp.simdlen": 512, "cpp.march": "x86-64-v4"},
@@ -51,13 +56,20 @@ class InductorCompiler:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of torch about itself
             program = export(task)
-            options = {**_OPTIONS, **_ISA_OPTIONS[self.isa]}
+            options = {**_OPTIONS, **_ISA_OPTIONS[self.isa], _WRAPPER: wrapper_level(task)}
             aoti_compile_and_package(program, package_path=str(path), inductor_configs=options)
         return path
 
     def load(self, call: Call, program: Path | None) -> Step:
         assert program is not None
-        return Bound(torch.classes.fourstep.Program(str(program), call.tensors))
+        made = torch.classes.fourstep.Program(str(program), call.tensors, externs(program))
+        return Bound(made)
+
+
+def wrapper_level(task: Task) -> str:
+    """How a program's own code is optimised."""
+    rows = [part.slot.shape[0] for part in task.args if isinstance(part, Rows)]
+    return "Og" if rows and max(rows) <= _QUICK_ROWS else "O0"
 
 
 @dataclass(frozen=True)

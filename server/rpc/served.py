@@ -158,7 +158,8 @@ class Served:
         return Reading(prompt=asked, request=request)
 
     async def open(self, request_id: str, read: Callable[[], Reading]) -> Opened:
-        """Queue the request that `read` makes, off the event loop. To be closed at its end.
+        """Queue the request that `read` makes, off the event loop; where there is no place, it is
+        not read. To be closed at its end.
 
         Raises what `read` does, ValueError, DrainingError, TenantBusyError, CancelledRequestError
         and as Service.submit.
@@ -169,6 +170,7 @@ class Served:
         if key in self._open:
             raise ValueError(f"request id {request_id!r} is in use")
         self._check_share()
+        self.service.check_room()
         opening = self._open[key] = asyncio.create_task(self._read(read))
         try:
             await asyncio.wait([opening])

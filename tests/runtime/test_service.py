@@ -122,6 +122,20 @@ def test_a_full_queue_refuses() -> None:
         assert told(service.submit(request("c", 1))) == alone(1)[0]
 
 
+def test_that_there_is_no_place_is_known_before_a_request_is_made() -> None:
+    with Service(lambda: scheduler(queued=2)) as service:
+        streams = []
+        for name in "abc":
+            streams.append(service.submit(request(name, max_tokens=LONG)))
+            next(streams[-1])
+        service.check_room()  # three run, and the queue is empty
+        streams += [service.submit(request(name, max_tokens=LONG)) for name in "de"]
+        with pytest.raises(QueueFullError, match="2 answers wait, 2 may"):
+            service.check_room()
+        for stream in streams:
+            stream.cancel()
+
+
 def test_cancel_ends_it_soon_and_again_does_nothing(service: Service) -> None:
     """Faults J1, J2: nobody decodes for one that left, and a second cancel is no error."""
     stream = service.submit(request("a", 1, max_tokens=LONG))

@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from runtime.answer import Request
 from runtime.request import SamplingParams
+from runtime.scheduler import QueueFullError
 from tests.server.rpc.working import CONTEXT, Running, running, text_request, until
 from tests.server.tiny_checkpoint import write_checkpoint
 
@@ -140,6 +141,21 @@ def test_a_full_queue_is_resource_exhausted(worker: Running) -> None:
         except grpc.RpcError as error:
             codes.append(error.code())
     assert codes == [grpc.StatusCode.RESOURCE_EXHAUSTED] * 3
+    idle(worker)
+
+
+def test_where_there_is_no_place_nothing_is_read(
+    worker: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else refusing takes as much of the processor as the tokens of those that run."""
+
+    def full() -> None:
+        raise QueueFullError("4 answers wait, 4 may: try again later")
+
+    monkeypatch.setattr(worker.served.service, "check_room", full)
+    with pytest.raises(grpc.RpcError) as caught:
+        list(worker.inference.Generate(pb.GenerateRequest()))  # has no prompt
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     idle(worker)
 
 
