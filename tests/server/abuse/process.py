@@ -8,6 +8,7 @@ measured after everything that can be given back was.
 import ctypes
 import gc
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -26,7 +27,8 @@ from server.operations.operations import Operations
 from tests.server.rpc.working import Running, running_as, until
 
 PROCESS = Path("/proc/self")
-POOL = 32  # threads that the event loop keeps for slow work, at most; they come one by one
+# Threads that the event loop keeps for slow work at most; they come one by one (asyncio.to_thread).
+POOL = min(32, (os.cpu_count() or 1) + 4)
 
 
 @dataclass(frozen=True, kw_only=True)
