@@ -29,6 +29,8 @@ from tests.graphs.whole import golden_model
 ROOT = Path(__file__).parents[2]
 # Waits for a line, so that two start together; says what it built and opened.
 PROGRAM = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a shell's foreground
 import json, sys
 from runtime.store import find_or_build
 from tests.artifacts import options
@@ -65,7 +67,6 @@ def started() -> subprocess.Popen[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
