@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from graphs.blocks import Layer
 from graphs.chain import Call
 from graphs.compile.compiler import Step
 from graphs.compile.externs import externs
@@ -29,8 +30,8 @@ _OPTIONS = {
     "aot_inductor.enable_line_tables": False,
     "size_asserts": False,  # they ask for an environment variable, and the key has settled sizes
 }
-# The wrapper calls operators and compiles slowly when it is optimised. Up to so many rows these are
-# so quick that it is a tenth of the time and more.
+# The wrapper calls operators and compiles slowly when it is optimised. Up to so many rows a layer's
+# operators are so quick that it is a tenth of their time and more.
 _QUICK_ROWS = 8
 _WRAPPER = "aot_inductor.compile_wrapper_opt_level"
 # Without these the generated code would use whatever the building machine has.
@@ -67,9 +68,11 @@ class InductorCompiler:
 
 
 def wrapper_level(task: Task) -> str:
-    """How a program's own code is optimised."""
-    rows = [part.slot.shape[0] for part in task.args if isinstance(part, Rows)]
-    return "Og" if rows and max(rows) <= _QUICK_ROWS else "O0"
+    """How a program's own code is optimised. Of layers a step runs many."""
+    if not isinstance(task.block, Layer):
+        return "O0"
+    [rows] = [part for part in task.args if isinstance(part, Rows)]
+    return "Og" if rows.slot.shape[0] <= _QUICK_ROWS else "O0"
 
 
 @dataclass(frozen=True)

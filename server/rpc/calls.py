@@ -44,9 +44,9 @@ class Call:
 
 @asynccontextmanager
 async def opened(
-    served: Served, request_id: str, read: Callable[[], Reading], context: Context
+    served: Served, request_id: str, read: Callable[[], Reading], context: Context, *, size: int
 ) -> AsyncIterator[Call]:
-    """The request that `read` makes, off the event loop, and its end with that of the block."""
+    """The request that `read` makes of a message of `size` bytes; its end is that of the block."""
     record = current()
     record.called(request_id)
 
@@ -56,7 +56,7 @@ async def opened(
         return reading
 
     try:
-        made = await served.open(request_id, recorded)
+        made = await served.open(request_id, recorded, size=size)
     except ERRORS as error:
         await refuse(context, *status_of(error))
     try:

@@ -32,7 +32,8 @@ class Inference(pb_grpc.InferenceServicer):
         def read() -> Reading:
             return self._read(request, request_id, remaining)
 
-        async with opened(self._served, request_id, read, context) as call:
+        size = request.ByteSize()
+        async with opened(self._served, request_id, read, context, size=size) as call:
             answers = self._answers(request, request_id, call.reading)
             async for output in call.outputs:
                 for message in answers.messages(output):

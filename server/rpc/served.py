@@ -2,7 +2,8 @@
 
 Knows the runtime's service and the checkpoint's text side. Does not know messages of any protocol.
 Keeps true: a request id is open once at a time, from the moment that it is read, so that it can be
-cancelled in every state; what is asked for is checked before it is queued, off the event loop.
+cancelled in every state; what is asked for is checked before it is queued, and what takes long of
+that holds up nobody.
 """
 
 import asyncio
@@ -24,6 +25,10 @@ from runtime.service import Service
 from runtime.streams import AsyncStream
 from runtime.tokenizer import Tokenizer
 from server.rpc.caller import own_id, scoped, tenant
+
+# Bytes of a message that is read where it came: it takes less than another thread's turn, and small
+# ones keep their order.
+SMALL = 4096
 
 
 class DrainingError(RuntimeError):
@@ -157,9 +162,9 @@ class Served:
         )
         return Reading(prompt=asked, request=request)
 
-    async def open(self, request_id: str, read: Callable[[], Reading]) -> Opened:
-        """Queue the request that `read` makes, off the event loop; where there is no place, it is
-        not read. To be closed at its end.
+    async def open(self, request_id: str, read: Callable[[], Reading], *, size: int) -> Opened:
+        """Queue the request that `read` makes of a message of `size` bytes; where there is no
+        place, it is not read. To be closed at its end.
 
         Raises what `read` does, ValueError, DrainingError, TenantBusyError, CancelledRequestError
         and as Service.submit.
@@ -171,7 +176,7 @@ class Served:
             raise ValueError(f"request id {request_id!r} is in use")
         self._check_share()
         self.service.check_room()
-        opening = self._open[key] = asyncio.create_task(self._read(read))
+        opening = self._open[key] = asyncio.create_task(self._read(read, size))
         try:
             await asyncio.wait([opening])
             if opening.cancelled():
@@ -190,8 +195,8 @@ class Served:
         if mine >= self.tenant_requests:
             raise TenantBusyError(f"{mine} requests of {tenant()} are open already")
 
-    async def _read(self, read: Callable[[], Reading]) -> tuple[Reading, AsyncStream]:
-        reading = await asyncio.to_thread(read)
+    async def _read(self, read: Callable[[], Reading], size: int) -> tuple[Reading, AsyncStream]:
+        reading = read() if size <= SMALL else await asyncio.to_thread(read)
         return reading, await AsyncStream.open(self.service, reading.request)
 
     def close(self, key: str) -> None:

@@ -34,7 +34,7 @@ async def warm(served: Served, *, answers: int) -> None:
         )
         return served.request(_ID, prompt, params)
 
-    opened = await served.open(_ID, read)
+    opened = await served.open(_ID, read, size=0)
     try:
         async for output in opened.stream:
             if output.end is not None and output.end.reason == "failed":

@@ -53,7 +53,8 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):
         def read() -> Reading:
             return self._read(request, request_id, remaining)
 
-        async with opened(self._served, request_id, read, context) as call:
+        size = request.ByteSize()
+        async with opened(self._served, request_id, read, context, size=size) as call:
             prompt, key = call.reading.prompt.ids, call.reading.request.id
             self._traffic.came(key, len(prompt))
             answers = Answers(prompt=prompt, stream=request.stream)

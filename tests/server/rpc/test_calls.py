@@ -8,6 +8,7 @@ import grpc
 import pytest
 from fourstep.v1 import inference_pb2 as pb
 
+from server.rpc import served
 from server.rpc.calls import seconds_left
 from server.rpc.served import Asked
 from tests.server.rpc.working import Running, running, text_request, until
@@ -22,7 +23,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture
 def gate(worker: Running, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Prompts are read once it is set."""
+    """Prompts are read once it is set, as large ones are: beside the event loop."""
     made, read = threading.Event(), worker.served.text
 
     def slow(text: str) -> Asked:
@@ -30,6 +31,7 @@ def gate(worker: Running, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading
         return read(text)
 
     monkeypatch.setattr(worker.served, "text", slow)
+    monkeypatch.setattr(served, "SMALL", -1)
     yield made
     made.set()
 
@@ -72,6 +74,23 @@ def test_who_leaves_while_it_is_read_runs_nothing(worker: Running, gate: threadi
     until(lambda: not worker.served._open)
     gate.set()
     assert not any(worker.served.service.load[name] for name in ("queued", "loading", "running"))
+
+
+def test_small_messages_are_read_in_order_and_large_ones_beside_the_loop(
+    worker: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers, read = list[threading.Thread](), worker.served.text
+
+    def noted(text: str) -> Asked:
+        readers.append(threading.current_thread())
+        return read(text[:20])
+
+    monkeypatch.setattr(worker.served, "text", noted)
+    for text in ("a", "b" * 2 * served.SMALL, "c"):
+        assert list(worker.inference.Generate(text_request(text)))
+    first, large, second = readers
+    assert first is second
+    assert large is not first
 
 
 @pytest.mark.parametrize(("left", "seconds"), [(None, 60.0), (5.0, 5.0), (0.0, 0.0), (90.0, 60.0)])

@@ -12,6 +12,7 @@ from fourstep.v1 import control_pb2, control_pb2_grpc
 from fourstep.v1 import inference_pb2 as pb
 
 from server.config import LimitsConfig
+from server.rpc import served
 from server.rpc.limits import options
 from tests.server.rpc.working import Running, running, text_request, until
 from tests.server.tiny_checkpoint import write_checkpoint
@@ -89,6 +90,7 @@ def test_more_calls_than_a_listener_may_have(
         return read(text)
 
     monkeypatch.setattr(worker.served, "text", slow)
+    monkeypatch.setattr(served, "SMALL", -1)  # it is read beside the event loop
     with connect(worker) as one, connect(worker) as other:
         stubs = [type(worker.inference)(channel) for channel in (one, other)]
         held = [stubs[i % 2].Generate(text_request()) for i in range(4)]
@@ -111,6 +113,7 @@ def test_a_connection_has_no_more_streams_than_it_may(
         return read(text)
 
     monkeypatch.setattr(worker.served, "text", slow)
+    monkeypatch.setattr(served, "SMALL", -1)  # it is read beside the event loop
     with connect(worker) as channel:
         stub = type(worker.inference)(channel)
         stub.Cancel(pb.CancelRequest())  # now the client knows how many it may have
