@@ -9,6 +9,7 @@ import pytest
 from smg_grpc_proto.generated import common_pb2
 from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 
+from server.rpc import served
 from server.rpc.served import Asked
 from tests.server.rpc.working import CONTEXT, Running, until
 from tests.server.tiny_checkpoint import write_checkpoint
@@ -115,6 +116,7 @@ def test_abort_ends_what_waits_and_what_is_being_read(
         return read(ids)
 
     monkeypatch.setattr(worker.served, "tokens", slow)
+    monkeypatch.setattr(served, "SMALL", -1)  # it is read beside the event loop
     is_read = stub.Generate(tokens_request(ids, request_id="read"))
     until(lambda: len(worker.served._open) == 4)
     aborted(stub, "waits", "read")
