@@ -19,7 +19,6 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from graphs.blocks import Layer
 from graphs.chain import Call
 from graphs.compile.compiler import Step
-from graphs.compile.externs import externs
 from graphs.compile.program import Task, TensorSpec
 from graphs.rows import Rows
 from graphs.trees import tensors_of
@@ -63,8 +62,7 @@ class InductorCompiler:
 
     def load(self, call: Call, program: Path | None) -> Step:
         assert program is not None
-        made = torch.classes.fourstep.Program(str(program), call.tensors, externs(program))
-        return Bound(made)
+        return Bound(torch.classes.fourstep.Program(str(program), call.tensors))
 
 
 def wrapper_level(task: Task) -> str:
