@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from runtime.service import Prepared, Submission
 
 MOST_KEPT = 4096  # outputs, a minute or so of them
+SHORT_PROMPT = 4096  # tokens that are checked in less than another thread's turn
 
 
 class Sender(Protocol):
@@ -122,8 +123,9 @@ class AsyncStream(_Listener):
         def deliver(output: Output) -> None:
             loop.call_soon_threadsafe(keep, output)
 
-        # Compiling a constraint must not hold up the loop, and may be given up half way.
-        slow = request.params.constraint is not None
+        # Compiling a constraint or checking a long prompt must not hold up the loop, and the first
+        # may be given up half way.
+        slow = request.params.constraint is not None or len(request.prompt) > SHORT_PROMPT
         prepared = await asyncio.to_thread(service.prepare, request) if slow else None
         submission = service.send(request, deliver, prepared)
         try:

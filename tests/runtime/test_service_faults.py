@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from runtime import failpoints, streams
-from runtime.answer import Answer, Output
+from runtime.answer import Answer, Output, Request
 from runtime.scheduler import Scheduler
 from runtime.service import Service, ServiceClosedError, ServiceFailedError, Submission
 from runtime.streams import AsyncStream
@@ -173,6 +173,28 @@ def test_streams_of_an_event_loop() -> None:
     asyncio.run(main())
     service.close()
     check_whole(service)
+
+
+def test_a_long_prompt_is_checked_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked = list[threading.Thread]()
+    service = Service(scheduler)
+    prepare = service.prepare
+
+    def noted(request_: Request) -> list[Answer] | Exception:
+        checked.append(threading.current_thread())
+        return prepare(request_)
+
+    async def main() -> None:
+        for limit in (streams.SHORT_PROMPT, 1):
+            monkeypatch.setattr(streams, "SHORT_PROMPT", limit)
+            async with await AsyncStream.open(service, request(str(limit))) as stream:
+                assert told([output async for output in stream]) == alone(0)[0]
+
+    monkeypatch.setattr(service, "prepare", noted)
+    asyncio.run(main())
+    service.close()
+    short, long = checked
+    assert short is threading.current_thread() is not long
 
 
 def test_a_cancelled_task_frees_the_slot() -> None:
