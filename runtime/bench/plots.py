@@ -8,20 +8,14 @@ import statistics
 from pathlib import Path
 
 from graphs.traffic import step_bytes
+from runtime.bench.drawing import DPI, ready
 from runtime.bench.run import Result
 from runtime.bench.tables import MS, reads_of, roof, step_seconds
-
-DPI = 120
 
 
 def write_plots(result: Result, folder: Path, stem: str) -> list[Path]:
     """Write STEM-steps.png and STEM-kinds.png. Raises ValueError when matplotlib is missing."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ValueError("plots need matplotlib: pip install 'fourstep[bench]'") from error
-    matplotlib.use("Agg")
-    folder.mkdir(parents=True, exist_ok=True)
+    ready(folder)
     steps, kinds = folder / f"{stem}-steps.png", folder / f"{stem}-kinds.png"
     _steps(result, steps)
     _kinds(result, kinds)

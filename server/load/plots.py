@@ -10,24 +10,19 @@ from typing import TYPE_CHECKING
 
 import numpy
 
+from runtime.bench.drawing import DPI, ready
 from server.load.report import OK, first_ms, gaps_ms, total_ms
 from server.load.run import Outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-DPI = 120
 BINS = 60  # of the time line
 
 
 def write_plots(outcomes: Sequence[Outcome], folder: Path) -> list[Path]:
     """Write serve-latency.png and serve-time.png. Raises ValueError when matplotlib is missing."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ValueError("plots need matplotlib: pip install 'fourstep[bench]'") from error
-    matplotlib.use("Agg")
-    folder.mkdir(parents=True, exist_ok=True)
+    ready(folder)
     latency, time = folder / "serve-latency.png", folder / "serve-time.png"
     _latency(outcomes, latency)
     _time(outcomes, time)

@@ -124,6 +124,10 @@ class Report:
     def answered(self) -> int:
         return self.statuses.get(OK, 0)
 
+    def share(self, count: int) -> float:
+        """Of all requests."""
+        return count / self.requests if self.requests else 0.0
+
     def per_second(self, count: float) -> float:
         return count / self.seconds if self.seconds else 0.0
 
@@ -137,7 +141,7 @@ class Report:
         }
         good: dict[str, Any] = {}
         if self.good is not None:
-            share = self.good / self.requests if self.requests else 0.0
+            share = self.share(self.good)
             good = {"good": self.good, "share": share, "per_second": self.per_second(self.good)}
         return {
             "seconds": self.seconds,

@@ -36,8 +36,7 @@ def _rates(found: Report, goodput: Goodput | None) -> Table:
     table.add_row("answered", f"{found.answered}, {found.per_second(found.answered):.2f} a second")
     if goodput is not None and found.good is not None:
         limits = ", ".join(f"{name} {limit:g} ms" for name, limit in goodput.limits.items())
-        share = found.good / found.requests if found.requests else 0.0
-        rate = found.per_second(found.good)
+        share, rate = found.share(found.good), found.per_second(found.good)
         table.add_row(f"good ({limits})", f"{share:.1%}, {rate:.2f} a second")
     prompts = f"{found.prompt_tokens}, {found.per_second(found.prompt_tokens):.1f} a second"
     table.add_row("prompt tokens", f"{prompts}, {found.cached_tokens} cached")

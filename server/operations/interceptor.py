@@ -23,18 +23,13 @@ from server.operations.record import begin
 from server.operations.streams import Writing
 from server.operations.traces import Traces
 from server.rpc.caller import tenant
+from server.rpc.handlers import Behaviour, behaviour_of, running
 
 Context = Any  # grpc's own class is generic in the messages of each method
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
 UNKNOWN = "unknown"  # of methods that are nobody's
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _OURS = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)  # statuses of our own faults
-_KINDS = {
-    "unary_unary": grpc.unary_unary_rpc_method_handler,
-    "unary_stream": grpc.unary_stream_rpc_method_handler,
-    "stream_unary": grpc.stream_unary_rpc_method_handler,
-    "stream_stream": grpc.stream_stream_rpc_method_handler,
-}
 log = logging.getLogger(__name__)
 
 
@@ -109,14 +104,9 @@ class _Interceptor(grpc.aio.ServerInterceptor):
             unimplemented = grpc.StatusCode.UNIMPLEMENTED.name
             self._calls.ended.labels(self._listener, rpc, unimplemented).inc()
             return None
-        kind = next(kind for kind in _KINDS if getattr(handler, kind) is not None)
-        return _KINDS[kind](
-            self._watched(getattr(handler, kind), rpc),
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
+        return running(handler, self._watched(behaviour_of(handler), rpc))
 
-    def _watched(self, behaviour: Callable[..., Any], rpc: str) -> Callable[..., Any]:
+    def _watched(self, behaviour: Behaviour, rpc: str) -> Behaviour:
         """A handler's function, which is of the kind that it was."""
 
         async def streaming(request: Any, context: Context) -> AsyncIterator[Any]:

@@ -13,10 +13,7 @@ from typing import Any
 
 import grpc
 
-_STREAMS = {
-    "unary_stream": grpc.unary_stream_rpc_method_handler,
-    "stream_stream": grpc.stream_stream_rpc_method_handler,
-}
+from server.rpc.handlers import Behaviour, behaviour_of, running
 
 
 class Writing(grpc.aio.ServerInterceptor):
@@ -28,16 +25,15 @@ class Writing(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
         handler = await continuation(handler_call_details)
-        for kind, make in _STREAMS.items():
-            behaviour = getattr(handler, kind, None)
-            if inspect.isasyncgenfunction(behaviour):
-                return make(
-                    _writing(behaviour), handler.request_deserializer, handler.response_serializer
-                )
-        return handler
+        behaviour = handler and behaviour_of(handler)
+        return (
+            running(handler, _writing(behaviour))
+            if inspect.isasyncgenfunction(behaviour)
+            else handler
+        )
 
 
-def _writing(behaviour: Callable[..., Any]) -> Callable[..., Awaitable[None]]:
+def _writing(behaviour: Behaviour) -> Behaviour:
     async def write(request: Any, context: Any) -> None:
         async with aclosing(behaviour(request, context)) as messages:
             async for message in messages:

@@ -15,11 +15,12 @@ import grpc
 from runtime.answer import Output
 from runtime.streams import AsyncStream
 from server.operations.record import Record, current
-from server.rpc.served import Reading, Served
+from server.rpc.served import Reading, Served, new_id
 from server.rpc.status import ERRORS, status_of, status_of_end
 
 # grpc's own class is generic in the messages of each method.
 Context = Any
+Read = Callable[[str, float], Reading]
 
 
 async def refuse(context: Context, code: grpc.StatusCode, details: str) -> NoReturn:
@@ -36,31 +37,37 @@ def seconds_left(context: Context, cap: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """`outputs` are those of answers that do well: any other end ends the call."""
+    """`request_id`: as the caller knows it. `outputs` are those of answers that do well: any other
+    end ends the call."""
 
+    request_id: str
     reading: Reading
     outputs: AsyncIterator[Output]
 
 
 @asynccontextmanager
 async def opened(
-    served: Served, request_id: str, read: Callable[[], Reading], context: Context, *, size: int
+    served: Served, message: Any, context: Context, read: Read, *, cap: float
 ) -> AsyncIterator[Call]:
-    """The request that `read` makes of a message of `size` bytes; its end is that of the block."""
+    """The request of a Generate message, which `read` makes of its id and of the seconds that it
+    has, `cap` at most; its end is that of the block."""
+    request_id = message.request_id or new_id()
+    remaining = seconds_left(context, cap)
     record = current()
     record.called(request_id)
 
     def recorded() -> Reading:
-        reading = read()
+        reading = read(request_id, remaining)
         record.asked(reading.request)
         return reading
 
     try:
-        made = await served.open(request_id, recorded, size=size)
+        made = await served.open(request_id, recorded, size=message.ByteSize())
     except ERRORS as error:
         await refuse(context, *status_of(error))
     try:
-        yield Call(reading=made.reading, outputs=_whole(served, made.stream, context, record))
+        outputs = _whole(served, made.stream, context, record)
+        yield Call(request_id=request_id, reading=made.reading, outputs=outputs)
     finally:
         served.close(made.key)
 

@@ -16,10 +16,9 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from server.rpc.calls import Context, refuse
+from server.rpc.handlers import Behaviour, Handler, behaviour_of, running
 
 _LOG = logging.getLogger("fourstep.rpc")
-Handler = Any  # grpc's own is generic in messages
-Behaviour = Callable[[Any, Context], Any]
 Reader = Callable[[bytes], Any]
 
 
@@ -34,19 +33,14 @@ class Guard(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None or handler.request_streaming:
             return handler
-        behaviour = handler.unary_stream if handler.response_streaming else handler.unary_unary
+        behaviour = behaviour_of(handler)
         if inspect.isasyncgenfunction(behaviour):
             guarded = _generating(behaviour, handler.request_deserializer)
         elif inspect.iscoroutinefunction(behaviour):
             guarded = _awaited(behaviour, handler.request_deserializer)
         else:
             return handler  # a method that nobody wrote: generated code says UNIMPLEMENTED
-        make = (
-            grpc.unary_stream_rpc_method_handler
-            if handler.response_streaming
-            else grpc.unary_unary_rpc_method_handler
-        )
-        return make(guarded, response_serializer=handler.response_serializer)
+        return running(handler, guarded, raw=True)
 
 
 def _awaited(behaviour: Behaviour, read: Reader) -> Behaviour:

@@ -4,16 +4,16 @@ Knows messages and one Served. Decides nothing of its own. Keeps true: what a me
 the runtime is asked, and nothing else.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 from fourstep.v1 import inference_pb2 as pb
 from fourstep.v1 import inference_pb2_grpc as pb_grpc
 
 from server.rpc import asking
 from server.rpc.answering import Answers
-from server.rpc.calls import Context, opened, refuse, seconds_left
-from server.rpc.served import Reading, Served, new_id
+from server.rpc.calls import Call, Context, opened, refuse
+from server.rpc.served import Reading, Served, made_of
 from server.rpc.status import ERRORS, status_of
 
 
@@ -26,22 +26,17 @@ class Inference(pb_grpc.InferenceServicer):
     async def Generate(
         self, request: pb.GenerateRequest, context: Context
     ) -> AsyncIterator[pb.GenerateResponse]:
-        request_id = request.request_id or new_id()
-        remaining = seconds_left(context, self._cap)
-
-        def read() -> Reading:
-            return self._read(request, request_id, remaining)
-
-        size = request.ByteSize()
-        async with opened(self._served, request_id, read, context, size=size) as call:
-            answers = self._answers(request, request_id, call.reading)
+        read = partial(self._read, request)
+        async with opened(self._served, request, context, read, cap=self._cap) as call:
+            answers = self._answers(request, call)
             async for output in call.outputs:
                 for message in answers.messages(output):
                     yield message
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         try:
-            prompt = await asyncio.to_thread(asking.asked, request.prompt, self._served)
+            read = partial(asking.asked, request.prompt, self._served)
+            prompt = await made_of(request.ByteSize(), read)
         except ERRORS as error:
             await refuse(context, *status_of(error))
         return pb.TokenizeResponse(
@@ -64,10 +59,10 @@ class Inference(pb_grpc.InferenceServicer):
             draft_tokens=request.draft_tokens if request.HasField("draft_tokens") else None,
         )
 
-    def _answers(self, request: pb.GenerateRequest, request_id: str, reading: Reading) -> Answers:
-        asked, params = reading.prompt, reading.request.params
+    def _answers(self, request: pb.GenerateRequest, call: Call) -> Answers:
+        asked, params = call.reading.prompt, call.reading.request.params
         return Answers(
-            request_id=request_id,
+            request_id=call.request_id,
             tokenizer=self._served.tokenizer,
             prompt=asked,
             parse=request.parse if request.HasField("parse") else asked.chat,

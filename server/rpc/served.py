@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from graphs.config import ModelConfig
 from runtime.answer import Request
@@ -26,6 +26,7 @@ from runtime.streams import AsyncStream
 from runtime.tokenizer import Tokenizer
 from server.rpc.caller import own_id, scoped, tenant
 
+T = TypeVar("T")
 # Bytes of a message that is read where it came: it takes less than another thread's turn, and small
 # ones keep their order.
 SMALL = 4096
@@ -196,7 +197,7 @@ class Served:
             raise TenantBusyError(f"{mine} requests of {tenant()} are open already")
 
     async def _read(self, read: Callable[[], Reading], size: int) -> tuple[Reading, AsyncStream]:
-        reading = read() if size <= SMALL else await asyncio.to_thread(read)
+        reading = await made_of(size, read)
         return reading, await AsyncStream.open(self.service, reading.request)
 
     def close(self, key: str) -> None:
@@ -228,6 +229,11 @@ def _cancel(opening: Opening) -> None:
     if opening.cancel() or opening.cancelled() or opening.exception() is not None:
         return
     opening.result()[1].cancel()
+
+
+async def made_of(size: int, read: Callable[[], T]) -> T:
+    """What `read` makes of a message of so many bytes."""
+    return read() if size <= SMALL else await asyncio.to_thread(read)
 
 
 def new_id() -> str:

@@ -9,6 +9,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import NoReturn
 
 import grpc
@@ -16,7 +17,7 @@ from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2, vllm_engine_pb
 from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 
 from server.rpc.calls import Context, opened, refuse, seconds_left
-from server.rpc.served import Reading, Served, new_id
+from server.rpc.served import Reading, Served
 from server.rpc.status import ERRORS, status_of
 from server.vllm import about, asking
 from server.vllm.answering import Answers
@@ -47,14 +48,8 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):
     async def Generate(
         self, request: pb.GenerateRequest, context: Context
     ) -> AsyncIterator[pb.GenerateResponse]:
-        request_id = request.request_id or new_id()
-        remaining = seconds_left(context, self._cap)
-
-        def read() -> Reading:
-            return self._read(request, request_id, remaining)
-
-        size = request.ByteSize()
-        async with opened(self._served, request_id, read, context, size=size) as call:
+        read = partial(self._read, request)
+        async with opened(self._served, request, context, read, cap=self._cap) as call:
             prompt, key = call.reading.prompt.ids, call.reading.request.id
             self._traffic.came(key, len(prompt))
             answers = Answers(prompt=prompt, stream=request.stream)

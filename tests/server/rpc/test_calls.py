@@ -11,14 +11,7 @@ from fourstep.v1 import inference_pb2 as pb
 from server.rpc import served
 from server.rpc.calls import seconds_left
 from server.rpc.served import Asked
-from tests.server.rpc.working import Running, running, text_request, until
-from tests.server.tiny_checkpoint import write_checkpoint
-
-
-@pytest.fixture(scope="module")
-def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(write_checkpoint(tmp_path_factory.mktemp("calls") / "tiny")) as made:
-        yield made
+from tests.server.rpc.working import Running, text_request, until
 
 
 @pytest.fixture

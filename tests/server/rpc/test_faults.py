@@ -17,7 +17,6 @@ from fourstep.v1 import inference_pb2 as pb
 from runtime import failpoints, streams
 from tests.server.rpc.test_inference import health, idle, joined
 from tests.server.rpc.working import CONTEXT, Running, running, text_request, until
-from tests.server.tiny_checkpoint import write_checkpoint
 
 SOURCES: dict[str, Any] = {
     "json_schema": '{"type": "integer"}',
@@ -28,17 +27,6 @@ SOURCES: dict[str, Any] = {
     "structural_tag": '{"structures": [{"begin": "<f>", "schema": {}, "end": "</f>"}], '
     '"triggers": ["<f>"]}',
 }
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_checkpoint(tmp_path_factory.mktemp("faults") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def worker(folder: Path) -> Iterator[Running]:
-    with running(folder) as made:
-        yield made
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 """Bytes that are no message, and faults of our own: a clean status, and a worker that goes on."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -10,16 +10,9 @@ from fourstep.v1 import inference_pb2 as pb
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from server.rpc.served import Asked
-from tests.server.rpc.working import Running, running, text_request
-from tests.server.tiny_checkpoint import write_checkpoint
+from tests.server.rpc.working import Running, text_request
 
 PROMPT = "what nobody else may read"
-
-
-@pytest.fixture(scope="module")
-def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(write_checkpoint(tmp_path_factory.mktemp("guard") / "tiny")) as made:
-        yield made
 
 
 def ended(call: Callable[[], object]) -> tuple[grpc.StatusCode, str]:

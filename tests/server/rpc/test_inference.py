@@ -3,7 +3,6 @@
 import dataclasses
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,6 @@ from runtime.answer import Request
 from runtime.request import SamplingParams
 from runtime.scheduler import QueueFullError
 from tests.server.rpc.working import CONTEXT, Running, running, text_request, until
-from tests.server.tiny_checkpoint import write_checkpoint
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_checkpoint(tmp_path_factory.mktemp("served") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def worker(folder: Path) -> Iterator[Running]:
-    with running(folder) as made:
-        yield made
 
 
 def alone(worker: Running, text: str, params: SamplingParams) -> tuple[list[int], str]:

@@ -5,7 +5,6 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -19,26 +18,9 @@ from server.cli_serve import open_served
 from server.vllm import servicer
 from server.vllm.servicer import VllmEngine
 from tests.server.rpc.working import CONTEXT, Running, tiny_config, until
-from tests.server.tiny_checkpoint import write_checkpoint
 from tests.server.vllm.calling import Stub, calling, completes, tokens_request
 
 PROMPT = list(range(20, 20 + 70))  # over a block, so that some of it is kept
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_checkpoint(tmp_path_factory.mktemp("about") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def both(folder: Path) -> Iterator[tuple[Running, Stub]]:
-    with calling(folder) as made:
-        yield made
-
-
-@pytest.fixture
-def stub(both: tuple[Running, Stub]) -> Stub:
-    return both[1]
 
 
 def healthy(stub: Stub) -> bool:

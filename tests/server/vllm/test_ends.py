@@ -1,7 +1,6 @@
 """How calls of vllm.grpc.engine end other than well: refused, aborted, left, late, not done."""
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -12,31 +11,9 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 from server.rpc import served
 from server.rpc.served import Asked
 from tests.server.rpc.working import CONTEXT, Running, until
-from tests.server.tiny_checkpoint import write_checkpoint
-from tests.server.vllm.calling import Stub, calling, tokens_request
+from tests.server.vllm.calling import Stub, tokens_request
 
 LONG = 200  # tokens
-
-
-@pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, Stub]]:
-    with calling(write_checkpoint(tmp_path_factory.mktemp("vllm") / "tiny")) as made:
-        yield made
-
-
-@pytest.fixture
-def worker(both: tuple[Running, Stub]) -> Running:
-    return both[0]
-
-
-@pytest.fixture
-def stub(both: tuple[Running, Stub]) -> Stub:
-    return both[1]
-
-
-@pytest.fixture
-def ids(worker: Running) -> list[int]:
-    return worker.served.tokenizer.encode("def read")
 
 
 def idle(worker: Running) -> None:

@@ -1,6 +1,5 @@
 """vllm.grpc.engine's Generate: the runtime's tokens, counts and logprobs, one end an answer."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,29 +8,7 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 from runtime.answer import Output, Request
 from runtime.request import Constraint, SamplingParams
 from tests.server.rpc.working import CONTEXT, Running
-from tests.server.tiny_checkpoint import write_checkpoint
-from tests.server.vllm.calling import Stub, calling, completes, tokens_request
-
-
-@pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, Stub]]:
-    with calling(write_checkpoint(tmp_path_factory.mktemp("vllm") / "tiny")) as made:
-        yield made
-
-
-@pytest.fixture
-def worker(both: tuple[Running, Stub]) -> Running:
-    return both[0]
-
-
-@pytest.fixture
-def stub(both: tuple[Running, Stub]) -> Stub:
-    return both[1]
-
-
-@pytest.fixture
-def ids(worker: Running) -> list[int]:
-    return worker.served.tokenizer.encode("def read")
+from tests.server.vllm.calling import Stub, completes, tokens_request
 
 
 def outputs_of(worker: Running, ids: list[int], **values: Any) -> list[Output]:
