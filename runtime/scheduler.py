@@ -5,14 +5,14 @@ true: each answer's tokens are those of the request run alone; every answer has 
 after it; an answer that is over has given back its slot and blocks before the next step; a failed
 call ends the answers that took part in it and no others.
 
-One `step` loads a bounded number of rows of prompts and decodes one batch, so that running answers
-wait for no more than these rows.
+One `step` loads a bounded number of rows of prompts and decodes one batch, or the next one does if
+these rows have told something, so that running answers wait for no more than these rows.
 """
 
-import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from graphs.plan import MAX_WIDTH
 from runtime.answer import Answer, End, EndReason, Output, Phase, Request
@@ -63,16 +63,15 @@ class Scheduler:
     ) -> None:
         self.engine, self.limits, self.seats = engine, limits or Limits(), Seats(engine)
         self._clock = clock
-        self._policy = functools.partial(
-            policy_for, most=engine.draft_tokens, costs=costs, prior=prior
-        )
-        self._make = functools.partial(Answer.of, engine, tokenizer=tokenizer, grammars=grammars)
+        self._policy = partial(policy_for, most=engine.draft_tokens, costs=costs, prior=prior)
+        self._make = partial(Answer.of, engine, tokenizer=tokenizer, grammars=grammars)
         self._answers: dict[str, list[Answer]] = {}
         self._lists: dict[Phase, list[Answer]] = {phase: [] for phase in Phase}
         self._queue = self._lists[Phase.QUEUED]
         self._loading, self._running = self._lists[Phase.LOADING], self._lists[Phase.RUNNING]
         self._outputs: list[Output] = []
         self._arrivals = self._turns = 0
+        self._told = False  # first tokens, and the batch is still to be decoded
         self._batches = sorted({batch for batch, _ in engine.shapes})
 
     def prepare(self, request: Request) -> list[Answer]:
@@ -83,14 +82,9 @@ class Scheduler:
         self.seats.check(len(request.prompt) + request.params.max_tokens)
         if (count := len(all_params)) > (most := self.limits.queued):
             raise ValueError(f"n = {count}: at most {most} answers may wait")
+        given, now = partial(self._policy, request.draft_tokens), self._clock()
         return [
-            self._make(
-                request,
-                params,
-                policy=self._policy(request.draft_tokens),
-                index=index,
-                asked_at=self._clock(),
-            )
+            self._make(request, params, policy=given(), index=index, asked_at=now)
             for index, params in enumerate(all_params)
         ]
 
@@ -139,11 +133,17 @@ class Scheduler:
         return {phase.value: len(answers) for phase, answers in self._lists.items()}
 
     def step(self) -> list[Output]:
-        """Do some work; what came of it, in order."""
-        self._turns += 1
+        """Do some work; what came of it, in order. First tokens do not wait for the batch."""
         self._expire()
-        self._admit()
-        self._load()
+        if not (self._told and self._running):
+            self._turns += 1
+            self._admit()
+            before = len(self._outputs)
+            self._load()
+            self._told = len(self._outputs) > before
+            if self._told and self._running:
+                return self._take_outputs()
+        self._told = False
         self._decode()
         return self._take_outputs()
 
@@ -247,9 +247,8 @@ class Scheduler:
         for answer in answers:
             if answer.phase is not Phase.OVER:
                 end = self._over(answer, reason, message=message)
-                self._outputs.append(
-                    Output(request_id=answer.request.id, index=answer.index, end=end)
-                )
+                output = Output(request_id=answer.request.id, index=answer.index, end=end)
+                self._outputs.append(output)
 
     def _over(
         self,

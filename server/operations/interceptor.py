@@ -3,16 +3,18 @@
 Knows grpc's handlers and statuses. Does not know messages, nor what a call is about, but for its
 record. Keeps true: a call counts as one, with the status that its caller gets, however it ends;
 labels come from the contract and never from a caller; a line is logged for what asked for an answer
-or failed, not for those who poll.
+or failed, not for those who poll; who is sent away at the door gets no line of their own, so that
+a flood of them is not one of the log.
 """
 
 import inspect
 import logging
+import math
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import grpc
@@ -23,14 +25,22 @@ from server.operations.record import begin
 from server.operations.streams import Writing
 from server.operations.traces import Traces
 from server.rpc.caller import tenant
-from server.rpc.handlers import Behaviour, behaviour_of, running
+from server.rpc.handlers import Continuation, Handler, behaviour_of, kept, running
 
 Context = Any  # grpc's own class is generic in the messages of each method
-Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
 UNKNOWN = "unknown"  # of methods that are nobody's
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _OURS = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)  # statuses of our own faults
+SAY_EVERY = 1.0  # seconds between lines on calls of one kind that were sent away
 log = logging.getLogger(__name__)
+
+
+@dataclass
+class _SentAway:
+    """Calls of one kind since the last line on them, and when that was."""
+
+    calls: int = 0
+    said_at: float = -math.inf
 
 
 class Calls:
@@ -38,6 +48,7 @@ class Calls:
 
     def __init__(self, registry: CollectorRegistry, *, traces: Traces | None = None) -> None:
         self._traces = traces
+        self._sent_away: dict[tuple[str, ...], _SentAway] = {}
         self.come = Counter(
             *("fourstep_calls_begun", "Calls by method, with those that never sent their request."),
             ["listener", "rpc"],
@@ -75,10 +86,22 @@ class Calls:
         finally:
             is_open.dec()
             self.ended.labels(listener, rpc, code.name).inc()
-            if record.request_id or code is not grpc.StatusCode.OK:
-                fields = {"listener": listener, "rpc": rpc, "status": code.name, "tenant": tenant()}
-                fields |= asdict(record) | {"seconds": time.monotonic() - began, "traceparent": way}
+            fields = {"listener": listener, "rpc": rpc, "status": code.name}
+            if record.request_id or code in _OURS:
+                fields |= {"tenant": tenant(), **asdict(record), "traceparent": way}
+                fields["seconds"] = time.monotonic() - began
                 log.log(logging.ERROR if code in _OURS else logging.INFO, "request", extra=fields)
+            elif code is not grpc.StatusCode.OK and (calls := self._to_say(*fields.values())):
+                log.info("sent away", extra=fields | {"calls": calls})
+
+    def _to_say(self, *kind: str) -> int:
+        """How many calls of this kind a line is to tell of; 0: it is too early for another one."""
+        one = self._sent_away.setdefault(kind, _SentAway())
+        one.calls += 1
+        if (now := time.monotonic()) - one.said_at < SAY_EVERY:
+            return 0
+        calls, one.calls, one.said_at = one.calls, 0, now
+        return calls
 
     def _traceparent(self, context: Context) -> str:
         """Of our own span where there are traces, else the caller's."""
@@ -93,10 +116,11 @@ class Calls:
 class _Interceptor(grpc.aio.ServerInterceptor):
     def __init__(self, calls: Calls, listener: str) -> None:
         self._calls, self._listener = calls, listener
+        self._of = kept(self._watched)
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
-    ) -> Any:
+    ) -> Handler:
         rpc = _name(handler_call_details.method)
         self._calls.come.labels(self._listener, rpc).inc()
         handler = await continuation(handler_call_details)
@@ -104,10 +128,10 @@ class _Interceptor(grpc.aio.ServerInterceptor):
             unimplemented = grpc.StatusCode.UNIMPLEMENTED.name
             self._calls.ended.labels(self._listener, rpc, unimplemented).inc()
             return None
-        return running(handler, self._watched(behaviour_of(handler), rpc))
+        return self._of(handler, rpc)
 
-    def _watched(self, behaviour: Behaviour, rpc: str) -> Behaviour:
-        """A handler's function, which is of the kind that it was."""
+    def _watched(self, handler: Handler, rpc: str) -> Handler:
+        behaviour = behaviour_of(handler)
 
         async def streaming(request: Any, context: Context) -> AsyncIterator[Any]:
             with self._calls.call(self._listener, rpc, context):
@@ -119,9 +143,11 @@ class _Interceptor(grpc.aio.ServerInterceptor):
             with self._calls.call(self._listener, rpc, context):
                 return await behaviour(request, context)
 
-        return streaming if inspect.isasyncgenfunction(behaviour) else answering
+        streams = inspect.isasyncgenfunction(behaviour)
+        return running(handler, streaming if streams else answering)
 
 
+@kept
 def _name(method: str) -> str:
     """`/package.Service/Method` without the first stroke, of methods that any contract here has."""
     name = method.removeprefix("/")

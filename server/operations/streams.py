@@ -7,30 +7,29 @@ holds is given back in the same step and what it has set in its context can be t
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 
 import grpc
 
-from server.rpc.handlers import Behaviour, behaviour_of, running
+from server.rpc.handlers import Behaviour, Continuation, Handler, behaviour_of, kept, running
 
 
 class Writing(grpc.aio.ServerInterceptor):
     """To be the first: it writes what all others have made of a stream."""
 
     async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> Handler:
         handler = await continuation(handler_call_details)
-        behaviour = handler and behaviour_of(handler)
-        return (
-            running(handler, _writing(behaviour))
-            if inspect.isasyncgenfunction(behaviour)
-            else handler
-        )
+        return handler and _written(handler)
+
+
+@kept
+def _written(handler: Handler) -> Handler:
+    behaviour = behaviour_of(handler)
+    writes = inspect.isasyncgenfunction(behaviour)
+    return running(handler, _writing(behaviour)) if writes else handler
 
 
 def _writing(behaviour: Behaviour) -> Behaviour:

@@ -10,13 +10,14 @@ import hashlib
 import hmac
 import re
 import stat
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import grpc
 
 from server.rpc.caller import set_tenant
+from server.rpc.handlers import Continuation, Handler, refusing
 from server.rpc.reload import Reloading
 
 _HEALTH = ("/grpc.health.v1.Health/", "/vllm.grpc.engine.VllmEngine/HealthCheck")
@@ -29,7 +30,6 @@ _OPERATORS_ONLY = {
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,512}=*")
 Known = tuple[tuple[str, bytes], ...]  # names and their tokens' digests
-Handler = Any  # grpc's own class is generic in the messages of each method
 
 
 class TokensError(ValueError):
@@ -74,18 +74,16 @@ class Auth(grpc.aio.ServerInterceptor):
             raise TokensError(f"{tokens}: has no token of operators {sorted(strangers)}")
 
     async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
-        handler_call_details: grpc.HandlerCallDetails,
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler:
         method = handler_call_details.method
         if method.startswith(_HEALTH):
             return await continuation(handler_call_details)
         name = self._name(handler_call_details.invocation_metadata)
         if name is None:
-            return _refusal(grpc.StatusCode.UNAUTHENTICATED, "a valid bearer token is needed")
+            return refusing(grpc.StatusCode.UNAUTHENTICATED, "a valid bearer token is needed")
         if method in _OPERATORS_ONLY and name not in self._operators:
-            return _refusal(grpc.StatusCode.PERMISSION_DENIED, "that is for operators")
+            return refusing(grpc.StatusCode.PERMISSION_DENIED, "that is for operators")
         set_tenant(name)
         return await continuation(handler_call_details)
 
@@ -103,11 +101,3 @@ class Auth(grpc.aio.ServerInterceptor):
             if hmac.compare_digest(given, digest):
                 found = name
         return found
-
-
-def _refusal(code: grpc.StatusCode, details: str) -> Handler:
-    async def refuse(_: object, context: Any) -> None:
-        await context.abort(code, details)
-
-    # Of whatever kind the method is: a stream's handler is called before anything is received.
-    return grpc.stream_stream_rpc_method_handler(refuse)

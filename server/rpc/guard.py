@@ -8,7 +8,7 @@ exception's kind and where it was raised, and nothing of a prompt either.
 import inspect
 import logging
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -16,7 +16,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from server.rpc.calls import Context, refuse
-from server.rpc.handlers import Behaviour, Handler, behaviour_of, running
+from server.rpc.handlers import Behaviour, Continuation, Handler, behaviour_of, kept, running
 
 _LOG = logging.getLogger("fourstep.rpc")
 Reader = Callable[[bytes], Any]
@@ -26,21 +26,24 @@ class Guard(grpc.aio.ServerInterceptor):
     """To be the innermost one, so that the others see the status that the caller gets."""
 
     async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
-        handler_call_details: grpc.HandlerCallDetails,
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler:
         handler = await continuation(handler_call_details)
-        if handler is None or handler.request_streaming:
-            return handler
-        behaviour = behaviour_of(handler)
-        if inspect.isasyncgenfunction(behaviour):
-            guarded = _generating(behaviour, handler.request_deserializer)
-        elif inspect.iscoroutinefunction(behaviour):
-            guarded = _awaited(behaviour, handler.request_deserializer)
-        else:
-            return handler  # a method that nobody wrote: generated code says UNIMPLEMENTED
-        return running(handler, guarded, raw=True)
+        return handler and _guarded(handler)
+
+
+@kept
+def _guarded(handler: Handler) -> Handler:
+    if handler.request_streaming:
+        return handler
+    behaviour = behaviour_of(handler)
+    if inspect.isasyncgenfunction(behaviour):
+        guarded = _generating(behaviour, handler.request_deserializer)
+    elif inspect.iscoroutinefunction(behaviour):
+        guarded = _awaited(behaviour, handler.request_deserializer)
+    else:
+        return handler  # a method that nobody wrote: generated code says UNIMPLEMENTED
+    return running(handler, guarded, raw=True)
 
 
 def _awaited(behaviour: Behaviour, read: Reader) -> Behaviour:

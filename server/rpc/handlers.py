@@ -1,16 +1,20 @@
 """One grpc handler made of another, for interceptors that put something around what it runs.
 
 Knows the four kinds of methods. Does not know what is put around. Keeps true: the new handler is of
-the kind that the old one was, and writes what that one would.
+the kind that the old one was, and writes what that one would; a call makes none that an earlier
+call has made, and no number of calls makes us keep more than so many.
 """
 
-from collections.abc import Callable
+import functools
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
 
 Handler = Any  # grpc's own is generic in messages
 Behaviour = Callable[..., Any]
+Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]
+kept = functools.lru_cache(maxsize=256)  # more than there are methods and kinds of refusals
 _MAKE = {
     "unary_unary": grpc.unary_unary_rpc_method_handler,
     "unary_stream": grpc.unary_stream_rpc_method_handler,
@@ -35,3 +39,14 @@ def running(handler: Handler, behaviour: Behaviour, *, raw: bool = False) -> Han
         request_deserializer=None if raw else handler.request_deserializer,
         response_serializer=handler.response_serializer,
     )
+
+
+@kept
+def refusing(code: grpc.StatusCode, details: str) -> Handler:
+    """A handler that ends every call with this status."""
+
+    async def refuse(_: object, context: Any) -> None:
+        await context.abort(code, details)
+
+    # Of whatever kind the method is: a stream's handler is called before anything is received.
+    return grpc.stream_stream_rpc_method_handler(refuse)

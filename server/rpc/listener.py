@@ -20,6 +20,7 @@ from grpc_reflection.v1alpha import reflection
 from server.config import LimitsConfig, ListenerConfig, host_of
 from server.rpc.auth import Auth
 from server.rpc.control import Control, Drain
+from server.rpc.door import Door
 from server.rpc.guard import Guard
 from server.rpc.inference import Inference
 from server.rpc.limits import options
@@ -53,7 +54,7 @@ class Listener:
         auth = [] if config.tokens is None else [Auth(config.tokens, config.operators)]
         self._server = grpc.aio.server(
             options=options(limits),
-            interceptors=(*interceptors, *auth, Guard()),
+            interceptors=(*interceptors, *auth, Door(served), Guard()),
             maximum_concurrent_rpcs=limits.calls,
         )
         # An attribute that the module gets when it is imported.

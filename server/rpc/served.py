@@ -170,13 +170,10 @@ class Served:
         Raises what `read` does, ValueError, DrainingError, TenantBusyError, CancelledRequestError
         and as Service.submit.
         """
-        if self.draining:
-            raise DrainingError("draining: no new requests")
+        self.check_room()
         key = own_id(request_id)
         if key in self._open:
             raise ValueError(f"request id {request_id!r} is in use")
-        self._check_share()
-        self.service.check_room()
         opening = self._open[key] = asyncio.create_task(self._read(read, size))
         try:
             await asyncio.wait([opening])
@@ -189,12 +186,16 @@ class Served:
             raise
         return Opened(key=key, reading=reading, stream=stream)
 
-    def _check_share(self) -> None:
-        if not tenant():
-            return
-        mine = sum(key.startswith(scoped("")) for key in self._open)
-        if mine >= self.tenant_requests:
-            raise TenantBusyError(f"{mine} requests of {tenant()} are open already")
+    def check_room(self) -> None:
+        """Whether the caller's next request would be taken, whatever it asks: DrainingError,
+        TenantBusyError, QueueFullError."""
+        if self.draining:
+            raise DrainingError("draining: no new requests")
+        if tenant():
+            mine = sum(key.startswith(scoped("")) for key in self._open)
+            if mine >= self.tenant_requests:
+                raise TenantBusyError(f"{mine} requests of {tenant()} are open already")
+        self.service.check_room()
 
     async def _read(self, read: Callable[[], Reading], size: int) -> tuple[Reading, AsyncStream]:
         reading = await made_of(size, read)

@@ -10,6 +10,7 @@ from fourstep.v1 import inference_pb2 as pb
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from server.operations import interceptor
 from server.operations.interceptor import UNKNOWN
 from tests.server.operations.watched import (
     GENERATE,
@@ -118,6 +119,30 @@ def test_unary_calls_are_counted_and_logged_where_they_fail(server: Watched, lin
     until(lambda: len(lines.found) == 1)
     assert (lines.found[0]["rpc"], lines.found[0]["status"]) == (TOKENIZE, "INVALID_ARGUMENT")
     assert server.ended(TOKENIZE, "OK") == server.ended(TOKENIZE, "INVALID_ARGUMENT") == 1
+
+
+def test_a_flood_of_calls_that_are_sent_away_is_none_of_lines(
+    server: Watched, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was asked yet, so there is nothing to tell of each; how many there were is told."""
+    before = server.ended(TOKENIZE, "INVALID_ARGUMENT")
+
+    def send_away(calls: int) -> None:
+        for _ in range(calls):
+            with pytest.raises(grpc.RpcError):
+                server.inference.Tokenize(pb.TokenizeRequest())
+
+    monkeypatch.setattr(interceptor, "SAY_EVERY", 0.0)
+    send_away(1)
+    until(lambda: len(lines.found) == 1)
+    monkeypatch.setattr(interceptor, "SAY_EVERY", 3600.0)
+    send_away(5)
+    until(lambda: server.ended(TOKENIZE, "INVALID_ARGUMENT") == before + 6)
+    monkeypatch.setattr(interceptor, "SAY_EVERY", 0.0)
+    send_away(1)
+    until(lambda: len(lines.found) == 2)
+    assert lines.found[1]["calls"] == 6
+    assert lines.found[1]["rpc"] == TOKENIZE
 
 
 def test_health_and_reflection_go_on_as_they_are(server: Watched, lines: Lines) -> None:

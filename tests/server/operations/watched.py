@@ -121,12 +121,12 @@ def watched(traces: Traces | None = None) -> Iterator[Watched]:
 
 
 class Lines(logging.Handler):
-    """The fields of what is logged of requests, as they come."""
+    """The fields of what is logged of calls, as they come."""
 
     def __init__(self) -> None:
         super().__init__()
         self.found: list[dict[str, Any]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.getMessage() == "request":
+        if record.getMessage() in ("request", "sent away"):
             self.found.append({**record.__dict__})

@@ -140,8 +140,9 @@ def test_where_there_is_no_place_nothing_is_read(
         raise QueueFullError("4 answers wait, 4 may: try again later")
 
     monkeypatch.setattr(worker.served.service, "check_room", full)
+    generate = worker.channel.unary_stream("/fourstep.v1.Inference/Generate")
     with pytest.raises(grpc.RpcError) as caught:
-        list(worker.inference.Generate(pb.GenerateRequest()))  # has no prompt
+        list(generate(b"is no message"))
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     idle(worker)
 
