@@ -49,6 +49,8 @@ def status_of_end(end: End, *, cut: bool = False) -> tuple[grpc.StatusCode, str]
         return None
     if cut and end.reason == "cancelled":
         return grpc.StatusCode.UNAVAILABLE, "the worker went out of service"
+    if end.reason == "invalid":
+        return grpc.StatusCode.INVALID_ARGUMENT, _short(end.message)
     failed = grpc.StatusCode.INTERNAL, _short(end.message or "the engine failed")
     return _ENDS.get(end.reason, failed)
 

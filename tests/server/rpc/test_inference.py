@@ -98,6 +98,12 @@ def said(*parts: pb.Part, role: str = "user") -> pb.GenerateRequest:
             "INVALID_ARGUMENT",
             "json_object",
         ),
+        # Which shows with the second token.
+        (
+            text_request(constraint=pb.Constraint(regex="a{9999}{9999}"), ignore_eos=False),
+            "INVALID_ARGUMENT",
+            "constraint",
+        ),
         (said(pb.Part()), "INVALID_ARGUMENT", "messages[0].parts[0]"),
         (said(role="\u263a" * 30_000), "INVALID_ARGUMENT", "messages[0].role"),
         (
