@@ -26,7 +26,8 @@ from runtime.width import WidthPolicy
 # Turns that an answer with a slot waits for those of better priority, at most.
 PATIENCE = 16
 
-EndReason = Literal["stop", "length", "cancelled", "deadline", "failed"]
+# invalid: what was asked for cannot be done, which showed on the way; failed: a fault of ours.
+EndReason = Literal["stop", "length", "cancelled", "deadline", "invalid", "failed"]
 
 
 @dataclass(frozen=True, kw_only=True)

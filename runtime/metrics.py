@@ -28,7 +28,7 @@ BARREN = 256  # steps that verified drafts, and none was right: something is bro
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _STEPS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 2.5, 5)
-_REASONS = ("stop", "length", "cancelled", "deadline", "failed")
+_REASONS = ("stop", "length", "cancelled", "deadline", "invalid", "failed")
 _PHASES = ("queued", "loading", "running")
 _REFUSALS = ("invalid", "queue_full", "closed")
 

@@ -244,11 +244,10 @@ class Scheduler:
 
     def _end_all(self, answers: Sequence[Answer], reason: EndReason, *, message: str = "") -> None:
         """Those that are not over are, without a last step."""
-        for answer in answers:
-            if answer.phase is not Phase.OVER:
-                end = self._over(answer, reason, message=message)
-                output = Output(request_id=answer.request.id, index=answer.index, end=end)
-                self._outputs.append(output)
+        for one in answers:
+            if one.phase is not Phase.OVER:
+                end = self._over(one, reason, message=message)
+                self._outputs.append(Output(request_id=one.request.id, index=one.index, end=end))
 
     def _over(
         self,
@@ -280,7 +279,8 @@ class Scheduler:
 
     def _fail(self, answers: Sequence[Answer], error: Exception) -> None:
         """What a call raises for a reason of its own ends its answers and no others."""
-        self._end_all(answers, "failed", message=str(error))
+        reason = "invalid" if isinstance(error, GrammarError) else "failed"
+        self._end_all(answers, reason, message=str(error))
 
     def _reserve(self, answer: Answer, positions: int) -> bool:
         """Map blocks for an answer's next call, if need be those of who should wait for it."""

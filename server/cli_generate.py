@@ -22,7 +22,7 @@ from runtime.scheduler import Scheduler
 from runtime.tokenizer import Tokenizer
 from server.cli_engine import EngineRequest, find_artifact, make_scheduler
 from server.cli_output import Done, JsonPrinter, Printer, TextPrinter
-from server.errors import fail, user_errors
+from server.errors import EXIT_USER_ERROR, fail, user_errors
 from server.files import STDIN, read_text
 
 TURN, TURN_END = "<|im_start|>", "<|im_end|>"  # architecture 7.2
@@ -80,8 +80,8 @@ def run(options: GenerateOptions) -> None:
 def show(output: Output, job: Job, printer: Printer) -> None:
     """One slot: an answer has ended before the next one begins."""
     end = output.end
-    if end is not None and end.reason == "failed":
-        raise fail(EngineError(end.message), 1)
+    if end is not None and end.message:
+        raise fail(EngineError(end.message), EXIT_USER_ERROR if end.reason == "invalid" else 1)
     assert output.step is not None, "nothing cancels here"
     if not job.steps:
         printer.begin(output.index, job.answers)

@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 
 from server.config import is_local
+from server.errors import printable
 
 Metadata = tuple[tuple[str, str], ...]
 # Answers with many logprobs outgrow grpc's 4 MiB. A silent stream is pinged, so that a worker that
@@ -89,8 +90,8 @@ def _bearer(path: Path) -> str:
 
 
 def said(error: grpc.RpcError) -> str:
-    """The status of a call in one line."""
+    """The status of a call in one line, which cannot drive a terminal."""
     assert isinstance(error, grpc.Call | grpc.aio.AioRpcError)
     code = error.code()
     name = "UNKNOWN" if code is None else code.name
-    return f"{name}: {' '.join((error.details() or 'no details').split())}"
+    return printable(f"{name}: {' '.join((error.details() or 'no details').split())}")

@@ -82,8 +82,8 @@ class Screen:
         self._said = text
 
 
-def closing_line(end: pb.End) -> str:
-    """What the answer took, in the words of `fourstep generate`."""
+def closing_line(end: pb.End, max_tokens: int) -> str:
+    """What the answer took, in the words of `fourstep generate`; `max_tokens` 0: none were told."""
     usage = end.usage
     tokens, seconds = usage.completion_tokens, usage.total_seconds - usage.queue_seconds
     parts = [f"{tokens} token{'s' if tokens != 1 else ''} in {seconds:.2f} s"]
@@ -95,12 +95,13 @@ def closing_line(end: pb.End) -> str:
     if usage.drafted_tokens:
         parts.append(f"{usage.accepted_tokens} of {usage.drafted_tokens} drafts accepted")
     parts.append(f"prompt of {usage.prompt_tokens}, {usage.cached_tokens} cached")
-    return " | ".join([*parts, _reason(end)])
+    return " | ".join([*parts, _reason(end, max_tokens)])
 
 
-def _reason(end: pb.End) -> str:
+def _reason(end: pb.End, max_tokens: int) -> str:
     if end.reason == pb.FINISH_REASON_LENGTH:
-        return "no room for more"
+        told = end.usage.completion_tokens == max_tokens
+        return "--max-tokens reached" if told else "no room for more"
     if end.WhichOneof("matched") == "matched_stop":
         return "a --stop text came"
     return "the model ended its answer"

@@ -66,7 +66,7 @@ class Client:
             self.screen.end("failed")
             raise AnswerError(said(error)) from error
         assert reply.end is not None, "a call without an error ends with the answer"
-        self.screen.end(closing_line(reply.end))
+        self.screen.end(closing_line(reply.end, self.sampling.max_tokens))
         return reply
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BINS = 60  # of the time line
+WIDE = 50  # times as long: from there on an axis has room for powers of ten alone
 
 
 def write_plots(outcomes: Sequence[Outcome], folder: Path) -> list[Path]:
@@ -62,12 +63,13 @@ def _distribution(axes: "Axes", values: Sequence[float]) -> None:
     axes.step(placed, numpy.arange(1, 1 + len(placed)) / len(placed), where="post")
     if placed[0] > 0:
         axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        few = placed[-1] < WIDE * placed[0]
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,)))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
     for point, style in ((50, ":"), (99, "--")):
         value = float(numpy.percentile(placed, point))
-        label = f"p{point} {value:.3g}"
+        label = f"p{point} {value:,.0f}" if value >= 100 else f"p{point} {value:.3g}"
         axes.axvline(value, color="black", linewidth=0.8, linestyle=style, label=label)
     axes.legend(loc="lower right", fontsize="small")
 

@@ -44,7 +44,7 @@ def chat(message: pb.Chat) -> Chat:
     if message.tool_choice not in _TOOL_CHOICES:  # enums of the protocol take any number
         raise ValueError(f"tool_choice: no choice has the number {message.tool_choice}")
     value: dict[str, Any] = {
-        "messages": [_message(one) for one in message.messages],
+        "messages": [_message(one, f"messages[{i}]") for i, one in enumerate(message.messages)],
         "tools": [
             parse_json(tool, f"tools_json[{i}]") for i, tool in enumerate(message.tools_json)
         ],
@@ -84,15 +84,20 @@ def constraint(message: pb.Constraint, prompt: Asked, served: Served) -> Constra
         choices = tuple(message.choice.texts)
         return Constraint(kind="choice", choices=choices, after_reasoning=after)
     if kind == "json_object":
+        if not message.json_object:
+            raise ValueError("constraint.json_object = false: must be true, or not set")
         return Constraint(kind="json_object", after_reasoning=after)
     return Constraint(kind=kind, source=getattr(message, kind), after_reasoning=after)
 
 
-def _message(message: pb.Message) -> dict[str, Any]:
+def _message(message: pb.Message, where: str) -> dict[str, Any]:
     parts = []
-    for part in message.parts:
-        if part.WhichOneof("content") == "image":
+    for i, part in enumerate(message.parts):
+        kind = part.WhichOneof("content")
+        if kind == "image":
             raise UnsupportedError("images are not answered yet")
+        if kind is None:  # or of a kind that a later contract has
+            raise ValueError(f"{where}.parts[{i}]: has no content that is known here")
         parts.append({"type": "text", "text": part.text})
     # Templates take a text as it is; several parts are theirs to join.
     content: Any = parts[0]["text"] if len(parts) == 1 else parts

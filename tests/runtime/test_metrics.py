@@ -94,7 +94,7 @@ def test_tokens_and_ends_are_those_of_the_outputs(
     assert value(metrics, "fourstep_tokens_total") == tokens == sum(n.tokens for n in numbers)
     reasons = Counter(end.reason for end in ends)
     assert reasons["length"] > 0 < reasons["cancelled"]
-    for reason in ("stop", "length", "cancelled", "deadline", "failed"):
+    for reason in ("stop", "length", "cancelled", "deadline", "invalid", "failed"):
         assert value(metrics, "fourstep_answers_total", reason=reason) == reasons[reason]
     begun = [n for n in numbers if n.first_token_s is not None]
     assert value(metrics, "fourstep_prompt_tokens_total") == sum(n.prompt_tokens for n in begun)

@@ -35,7 +35,8 @@ _KINDS: dict[int, st.SearchStrategy[Any]] = {
     FieldDescriptor.CPPTYPE_STRING: st.sampled_from(_WORDS) | st.text(max_size=8),
     FieldDescriptor.CPPTYPE_UINT32: st.sampled_from(_NUMBERS) | st.integers(0, 400),
     FieldDescriptor.CPPTYPE_UINT64: st.sampled_from((*_NUMBERS, 2**63, 2**64 - 1)),
-    FieldDescriptor.CPPTYPE_INT32: st.integers(-(2**31), 2**31 - 1),
+    FieldDescriptor.CPPTYPE_INT32: st.integers(-(2**31), 2**31 - 1) | st.integers(-1, 9),
+    FieldDescriptor.CPPTYPE_INT64: st.integers(-(2**63), 2**63 - 1),
     FieldDescriptor.CPPTYPE_ENUM: st.integers(-1, 3) | st.just(2**31 - 1),
 }
 
@@ -66,6 +67,8 @@ def _value(field: FieldDescriptor, depth: int) -> st.SearchStrategy[Any]:
         key, value = (_value(inner.fields_by_name[name], depth) for name in ("key", "value"))
         return st.dictionaries(key, value, max_size=_MOST)
     one = _KINDS[field.cpp_type] if inner is None else _of(inner, depth - 1)
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        one = st.binary(max_size=8)
     return st.lists(one, max_size=_MOST) if field.is_repeated else one
 
 

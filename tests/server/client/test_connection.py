@@ -64,9 +64,10 @@ def test_files_that_are_no_certificates(folder: Path) -> None:
         Target(address="localhost:5", ca=folder / "gone").open()
 
 
-def test_a_status_is_one_line() -> None:
+@pytest.mark.parametrize(
+    ("details", "line"), [("no\nsuch  host", "no such host"), ("\x1b[2Jgone", "\ufffd[2Jgone")]
+)
+def test_a_status_is_one_line_of_text(details: str, line: str) -> None:
     metadata = grpc.aio.Metadata()
-    error = grpc.aio.AioRpcError(
-        grpc.StatusCode.UNAVAILABLE, metadata, metadata, details="no\nsuch  host"
-    )
-    assert said(error) == "UNAVAILABLE: no such host"
+    error = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, metadata, metadata, details=details)
+    assert said(error) == f"UNAVAILABLE: {line}"

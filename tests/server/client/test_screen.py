@@ -105,18 +105,20 @@ USAGE = pb.Usage(
 
 def test_the_closing_line() -> None:
     end = pb.End(reason=pb.FINISH_REASON_STOP, matched_token_id=1, usage=USAGE)
-    assert closing_line(end) == (
+    assert closing_line(end, 9) == (
         "9 tokens in 0.50 s | 18.0 tokens a second | 2.00 tokens a step | 5 of 8 drafts accepted"
         " | prompt of 20, 16 cached | the model ended its answer"
     )
 
 
 @pytest.mark.parametrize(
-    ("end", "said"),
+    ("end", "most", "said"),
     [
-        (pb.End(reason=pb.FINISH_REASON_LENGTH), "no room for more"),
-        (pb.End(reason=pb.FINISH_REASON_STOP, matched_stop="x"), "a --stop text came"),
+        (pb.End(reason=pb.FINISH_REASON_LENGTH, usage=USAGE), 0, "no room for more"),
+        (pb.End(reason=pb.FINISH_REASON_LENGTH, usage=USAGE), 10, "no room for more"),
+        (pb.End(reason=pb.FINISH_REASON_LENGTH, usage=USAGE), 9, "--max-tokens reached"),
+        (pb.End(reason=pb.FINISH_REASON_STOP, matched_stop="x"), 9, "a --stop text came"),
     ],
 )
-def test_why_an_answer_ended(end: pb.End, said: str) -> None:
-    assert closing_line(end).endswith(said)
+def test_why_an_answer_ended(end: pb.End, most: int, said: str) -> None:
+    assert closing_line(end, most).endswith(said)

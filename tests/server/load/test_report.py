@@ -1,10 +1,11 @@
 """Percentiles, rates and goodput from outcomes whose numbers are known; plots are written."""
 
+import itertools
 from pathlib import Path
 
 import pytest
 
-from server.load.plots import write_plots
+from server.load.plots import _distribution, write_plots
 from server.load.report import Goodput, Spread, report
 from server.load.run import Outcome
 
@@ -108,3 +109,20 @@ def test_percentiles() -> None:
 def test_plots_of_whatever_there_is(outcomes: list[Outcome], tmp_path: Path) -> None:
     for path in write_plots(outcomes, tmp_path / "plots"):
         assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("most", [3.0, 40.0, 60.0, 2500.0, 60_000.0])
+def test_numbers_on_an_axis_do_not_meet(most: float) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    figure, panels = pyplot.subplots(1, 3, figsize=(12, 3.6))
+    _distribution(panels[0], [0.05 * most, most, 1.3 * most])
+    _distribution(panels[1], [1.0, most, 1.3 * most])
+    figure.canvas.draw()
+    for axes in panels[:2]:
+        least, end = axes.get_xlim()
+        ticks = zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
+        boxes = [label.get_window_extent() for at, label in ticks if least <= at <= end]
+        assert boxes
+        assert all(one.x1 < other.x0 for one, other in itertools.pairwise(boxes))
+        assert not any("e+" in text.get_text() for text in axes.get_legend().get_texts())
+    pyplot.close(figure)

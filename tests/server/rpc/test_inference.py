@@ -81,6 +81,11 @@ def test_a_chat_is_rendered_and_a_prompt_counted(worker: Running) -> None:
     assert parsed.replace("</think>", "") in joined(messages)[1].replace("</think>", "")
 
 
+def said(*parts: pb.Part, role: str = "user") -> pb.GenerateRequest:
+    chat = pb.Chat(messages=[pb.Message(role=role, parts=parts)])
+    return pb.GenerateRequest(prompt=pb.Prompt(chat=chat))
+
+
 @pytest.mark.parametrize(
     ("request_", "code", "words"),
     [
@@ -89,21 +94,24 @@ def test_a_chat_is_rendered_and_a_prompt_counted(worker: Running) -> None:
         (text_request(n=99), "INVALID_ARGUMENT", "n = 99"),
         (text_request(max_tokens=CONTEXT), "INVALID_ARGUMENT", "context"),
         (
+            text_request(constraint=pb.Constraint(json_object=False)),
+            "INVALID_ARGUMENT",
+            "json_object",
+        ),
+        # Which shows with the second token.
+        (
+            text_request(constraint=pb.Constraint(regex="a{9999}{9999}"), ignore_eos=False),
+            "INVALID_ARGUMENT",
+            "constraint",
+        ),
+        (said(pb.Part()), "INVALID_ARGUMENT", "messages[0].parts[0]"),
+        (said(role="\u263a" * 30_000), "INVALID_ARGUMENT", "messages[0].role"),
+        (
             pb.GenerateRequest(prompt=pb.Prompt(token_ids=pb.TokenIds(ids=[2**31]))),
             "INVALID_ARGUMENT",
             "outside",
         ),
-        (
-            pb.GenerateRequest(
-                prompt=pb.Prompt(
-                    chat=pb.Chat(
-                        messages=[pb.Message(role="user", parts=[pb.Part(image=pb.Image(url="x"))])]
-                    )
-                )
-            ),
-            "UNIMPLEMENTED",
-            "images",
-        ),
+        (said(pb.Part(image=pb.Image(url="x"))), "UNIMPLEMENTED", "images"),
     ],
 )
 def test_what_cannot_run_is_refused_by_name(
