@@ -39,7 +39,7 @@ class Calls:
     def __init__(self, registry: CollectorRegistry, *, traces: Traces | None = None) -> None:
         self._traces = traces
         self.come = Counter(
-            *("fourstep_calls_begun", "Calls by method, with those that never sent their request."),
+            *("fourstep_calls_begun", "Calls by method, with those that grpc itself turned away."),
             ["listener", "rpc"],
             registry=registry,
         )

@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 
 from server.rpc.caller import set_tenant
+from server.rpc.handlers import Handler, refusing
 from server.rpc.reload import Reloading
 
 _HEALTH = ("/grpc.health.v1.Health/", "/vllm.grpc.engine.VllmEngine/HealthCheck")
@@ -29,7 +30,6 @@ _OPERATORS_ONLY = {
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,512}=*")
 Known = tuple[tuple[str, bytes], ...]  # names and their tokens' digests
-Handler = Any  # grpc's own class is generic in the messages of each method
 
 
 class TokensError(ValueError):
@@ -83,9 +83,9 @@ class Auth(grpc.aio.ServerInterceptor):
             return await continuation(handler_call_details)
         name = self._name(handler_call_details.invocation_metadata)
         if name is None:
-            return _refusal(grpc.StatusCode.UNAUTHENTICATED, "a valid bearer token is needed")
+            return refusing(grpc.StatusCode.UNAUTHENTICATED, "a valid bearer token is needed")
         if method in _OPERATORS_ONLY and name not in self._operators:
-            return _refusal(grpc.StatusCode.PERMISSION_DENIED, "that is for operators")
+            return refusing(grpc.StatusCode.PERMISSION_DENIED, "that is for operators")
         set_tenant(name)
         return await continuation(handler_call_details)
 
@@ -103,11 +103,3 @@ class Auth(grpc.aio.ServerInterceptor):
             if hmac.compare_digest(given, digest):
                 found = name
         return found
-
-
-def _refusal(code: grpc.StatusCode, details: str) -> Handler:
-    async def refuse(_: object, context: Any) -> None:
-        await context.abort(code, details)
-
-    # Of whatever kind the method is: a stream's handler is called before anything is received.
-    return grpc.stream_stream_rpc_method_handler(refuse)
