@@ -131,7 +131,9 @@ class SamplingParams:
     def _check_penalties(self) -> None:
         _require(self, -2 <= self.presence_penalty <= 2, "presence_penalty", "in [-2, 2]")
         _require(self, -2 <= self.frequency_penalty <= 2, "frequency_penalty", "in [-2, 2]")
-        _require(self, 0 < self.repetition_penalty <= 10, "repetition_penalty", "in (0, 10]")
+        # Less would make logits infinite, and their step fail.
+        fits = 1 / 64 <= self.repetition_penalty <= 10
+        _require(self, fits, "repetition_penalty", "in [1/64, 10]")
         bias = self.logit_bias
         few = len(bias) <= MAX_BIAS_ENTRIES
         _require(self, few, "logit_bias", f"at most {MAX_BIAS_ENTRIES} entries")

@@ -50,7 +50,7 @@ class Calls:
         self._traces = traces
         self._sent_away: dict[tuple[str, ...], _SentAway] = {}
         self.come = Counter(
-            *("fourstep_calls_begun", "Calls by method, with those that never sent their request."),
+            *("fourstep_calls_begun", "Calls by method, with those that grpc itself turned away."),
             ["listener", "rpc"],
             registry=registry,
         )

@@ -1,10 +1,12 @@
-"""What a servicer did not expect, as a clean status: bytes that are no message, and our own faults.
+"""What a servicer did not expect, as a clean status: no message, bytes that are none, our faults.
 
-Knows grpc's handlers of one request. Does not know messages. Keeps true: a caller is told neither
-what a parser nor what an exception of ours says, since both may quote a prompt; the log has the
+Knows grpc's handlers of one request. Does not know messages. Keeps true: a call whose request does
+not come is ended, since grpc would leave it without an answer; a caller is told neither what a
+parser nor what an exception of ours says, since both may quote a prompt; the log has the
 exception's kind and where it was raised, and nothing of a prompt either.
 """
 
+import asyncio
 import inspect
 import logging
 import traceback
@@ -16,10 +18,13 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from server.rpc.calls import Context, refuse
-from server.rpc.handlers import Behaviour, Continuation, Handler, behaviour_of, kept, running
+from server.rpc.handlers import Behaviour, Continuation, Handler, behaviour_of, kept, receiving
 
 _LOG = logging.getLogger("fourstep.rpc")
 Reader = Callable[[bytes], Any]
+Received = AsyncIterator[bytes]
+MESSAGE_S = 60.0  # for a request of the largest size to come by a slow line
+LEAVING_S = 0.05  # until a call is cancelled whose caller has left, or that grpc turned away
 
 
 class Guard(grpc.aio.ServerInterceptor):
@@ -43,12 +48,12 @@ def _guarded(handler: Handler) -> Handler:
         guarded = _awaited(behaviour, handler.request_deserializer)
     else:
         return handler  # a method that nobody wrote: generated code says UNIMPLEMENTED
-    return running(handler, guarded, raw=True)
+    return receiving(handler, guarded)
 
 
 def _awaited(behaviour: Behaviour, read: Reader) -> Behaviour:
-    async def guarded(data: bytes, context: Context) -> Any:
-        request = await _read(read, data, context)
+    async def guarded(received: Received, context: Context) -> Any:
+        request = await _read(read, received, context)
         try:
             return await behaviour(request, context)
         except Exception as error:
@@ -58,8 +63,8 @@ def _awaited(behaviour: Behaviour, read: Reader) -> Behaviour:
 
 
 def _generating(behaviour: Behaviour, read: Reader) -> Behaviour:
-    async def guarded(data: bytes, context: Context) -> AsyncIterator[Any]:
-        request = await _read(read, data, context)
+    async def guarded(received: Received, context: Context) -> AsyncIterator[Any]:
+        request = await _read(read, received, context)
         try:
             async with aclosing(behaviour(request, context)) as messages:
                 async for message in messages:
@@ -70,7 +75,16 @@ def _generating(behaviour: Behaviour, read: Reader) -> Behaviour:
     return guarded
 
 
-async def _read(read: Reader, data: bytes, context: Context) -> Any:
+async def _read(read: Reader, received: Received, context: Context) -> Any:
+    try:
+        async with asyncio.timeout(MESSAGE_S):
+            data = await anext(received, None)
+    except TimeoutError:
+        details = f"no whole request came within {MESSAGE_S:g} seconds"
+        await refuse(context, grpc.StatusCode.DEADLINE_EXCEEDED, details)
+    if data is None:
+        await asyncio.sleep(LEAVING_S)
+        await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the call has no whole request")
     try:
         return read(data)
     except DecodeError:

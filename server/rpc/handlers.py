@@ -1,7 +1,7 @@
 """One grpc handler made of another, for interceptors that put something around what it runs.
 
-Knows the four kinds of methods. Does not know what is put around. Keeps true: the new handler is of
-the kind that the old one was, and writes what that one would; a call makes none that an earlier
+Knows the four kinds of methods. Does not know what is put around. Keeps true: a new handler answers
+as the old one would, with one message or with a stream of them; a call makes none that an earlier
 call has made, and no number of calls makes us keep more than so many.
 """
 
@@ -32,21 +32,27 @@ def behaviour_of(handler: Handler) -> Behaviour:
     return getattr(handler, _kind(handler))
 
 
-def running(handler: Handler, behaviour: Behaviour, *, raw: bool = False) -> Handler:
-    """The same with another behaviour; `raw`: one that is given the request's bytes."""
+def running(handler: Handler, behaviour: Behaviour) -> Handler:
+    """The same with another behaviour."""
     return _MAKE[_kind(handler)](
         behaviour,
-        request_deserializer=None if raw else handler.request_deserializer,
+        request_deserializer=handler.request_deserializer,
         response_serializer=handler.response_serializer,
     )
 
 
+def receiving(handler: Handler, behaviour: Behaviour) -> Handler:
+    """One whose behaviour is given its requests' bytes as they come, be there one, none or more."""
+    kind = _kind(handler).replace("unary_", "stream_", 1)
+    return _MAKE[kind](behaviour, response_serializer=handler.response_serializer)
+
+
 @kept
 def refusing(code: grpc.StatusCode, details: str) -> Handler:
-    """A handler that ends every call with this status."""
+    """One that ends every call with this status, before anything is received."""
 
     async def refuse(_: object, context: Any) -> None:
         await context.abort(code, details)
 
-    # Of whatever kind the method is: a stream's handler is called before anything is received.
+    # Of whatever kind the method is: a stream's behaviour is called at once.
     return grpc.stream_stream_rpc_method_handler(refuse)

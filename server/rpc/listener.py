@@ -23,7 +23,7 @@ from server.rpc.control import Control, Drain
 from server.rpc.door import Door
 from server.rpc.guard import Guard
 from server.rpc.inference import Inference
-from server.rpc.limits import options
+from server.rpc.limits import Metadata, options
 from server.rpc.served import Served
 from server.rpc.sockets import bind, check_free
 from server.rpc.tls import credentials
@@ -54,7 +54,7 @@ class Listener:
         auth = [] if config.tokens is None else [Auth(config.tokens, config.operators)]
         self._server = grpc.aio.server(
             options=options(limits),
-            interceptors=(*interceptors, *auth, Door(served), Guard()),
+            interceptors=(*interceptors, Metadata(limits), *auth, Door(served), Guard()),
             maximum_concurrent_rpcs=limits.calls,
         )
         # An attribute that the module gets when it is imported.

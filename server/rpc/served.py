@@ -8,10 +8,11 @@ that holds up nobody.
 
 import asyncio
 import dataclasses
+import itertools
 import secrets
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -108,6 +109,7 @@ class Served:
     draining: bool = False
     cut: bool = False
     _open: dict[str, Opening] = field(default_factory=dict)
+    _count: Iterator[int] = field(default_factory=itertools.count)
 
     def text(self, text: str) -> Asked:
         """A text to continue. Raises ValueError."""
@@ -153,7 +155,9 @@ class Served:
     ) -> Reading:
         """`remaining`: seconds until the caller's deadline."""
         request = Request(
-            id=own_id(request_id),
+            # To the engine each is another one: what it still ends of a call that is over does not
+            # keep the caller's id.
+            id=f"{own_id(request_id)} {next(self._count)}",
             prompt=asked.ids,
             params=params,
             priority=priority,

@@ -15,6 +15,7 @@ REFUSED = [
     *(("min_p", -0.1), ("min_p", 1.1), ("min_p", NAN)),
     *(("presence_penalty", 2.1), ("presence_penalty", -2.1), ("frequency_penalty", 2.1)),
     *(("frequency_penalty", NAN), ("repetition_penalty", 0.0), ("repetition_penalty", 11)),
+    ("repetition_penalty", 0.015),
     *(("logit_bias", [1]), ("logit_bias", {1: 101}), ("logit_bias", {1: NAN})),
     *(("logit_bias", {-1: 1.0}), ("logit_bias", {1.5: 1.0}), ("logit_bias", {1: "1"})),
     ("logit_bias", dict.fromkeys(range(request.MAX_BIAS_ENTRIES + 1), 1.0)),
@@ -43,6 +44,7 @@ def test_every_range_holds_its_ends() -> None:
     for edge in (
         *({"top_k": 2**63 - 1}, {"top_p": 1}, {"min_p": 1}, {"seed": 2**64 - 1}),
         *({"seed": -(2**63)}, {"presence_penalty": -2}, {"repetition_penalty": 10}),
+        {"repetition_penalty": 1 / 64},
         *({"logit_bias": {0: -100, 7: 100.0}}, {"min_tokens": 256}, {"logprobs": 0}),
         *({"prompt_logprobs": 20}, {"n": request.MAX_ANSWERS}, {"allowed_token_ids": (0,)}),
         *({"stop": ("a",) * request.MAX_STOP_STRINGS}, {"max_tokens": 2**40}),

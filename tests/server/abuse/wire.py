@@ -26,6 +26,7 @@ from h2.settings import SettingCodes
 
 GENERATE = "/fourstep.v1.Inference/Generate"
 TOKENIZE = "/fourstep.v1.Inference/Tokenize"
+CHECK = "/grpc.health.v1.Health/Check"
 E = TypeVar("E", bound=Event)
 
 
@@ -111,11 +112,13 @@ class Wire:
     def status(self, stream: int) -> int | None:
         """The code that the call ended with; None where the stream was reset or all hung up."""
         self.read(lambda: self.ended(stream))
-        for event in (*self.of(TrailersReceived, stream), *self.of(ResponseReceived, stream)):
-            headers = dict(event.headers)
-            if b"grpc-status" in headers:
-                return int(headers[b"grpc-status"])
-        return None
+        code = self.trailers(stream).get(b"grpc-status")
+        return None if code is None else int(code)
+
+    def trailers(self, stream: int) -> dict[bytes, bytes]:
+        """What came before and behind the messages."""
+        events = (*self.of(ResponseReceived, stream), *self.of(TrailersReceived, stream))
+        return {name: value for event in events for name, value in event.headers}
 
     def tokens(self, stream: int) -> list[int]:
         """Of Generate's messages."""

@@ -1,5 +1,6 @@
 """Calls that end in every way there is: each counted once, with the status that its caller got."""
 
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from server.operations import interceptor
 from server.operations.interceptor import UNKNOWN
+from server.rpc.guard import Guard
 from tests.server.operations.watched import (
     GENERATE,
     LISTENER,
@@ -99,6 +101,24 @@ def test_who_leaves_has_cancelled(server: Watched, lines: Lines, wish: str) -> N
     assert server.open(GENERATE) == 0
     until(lambda: len(lines.found) == 1)
     assert lines.found[0]["status"] == "CANCELLED"
+
+
+@pytest.mark.parametrize(("sent", "code"), [(False, "CANCELLED"), (True, "INVALID_ARGUMENT")])
+def test_calls_without_a_request_are_told_apart(lines: Lines, sent: bool, code: str) -> None:
+    """Whether their caller has left, or said that this is all."""
+    never = threading.Event()
+    with watched(inner=[Guard()]) as server:
+        empty = iter(()) if sent else iter(never.wait, True)
+        call = server.channel.stream_stream(f"/{GENERATE}")(empty)
+        until(lambda: server.begun(GENERATE) == 1)
+        if not sent:
+            until(lambda: server.open(GENERATE) == 1)
+            call.cancel()
+        until(lambda: server.ended(GENERATE, code) == 1)
+        assert server.open(GENERATE) == 0
+        never.set()
+    until(lambda: len(lines.found) == 1)
+    assert lines.found[0]["status"] == code
 
 
 def test_a_deadline_is_no_cancellation(server: Watched, lines: Lines) -> None:

@@ -6,7 +6,7 @@ The messages are fourstep.v1's; there is no model behind them.
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -90,14 +90,16 @@ class Watched:
 
 
 @contextmanager
-def watched(traces: Traces | None = None) -> Iterator[Watched]:
-    """On a thread and an event loop of its own."""
+def watched(
+    traces: Traces | None = None, inner: Sequence[grpc.aio.ServerInterceptor] = ()
+) -> Iterator[Watched]:
+    """On a thread and an event loop of its own; `inner`: interceptors behind those that watch."""
     registry, started, ports = CollectorRegistry(), threading.Event(), list[int]()
     loop, over = asyncio.new_event_loop(), asyncio.Event()
 
     async def main() -> None:
         interceptors = Calls(registry, traces=traces).interceptors(LISTENER)
-        server = grpc.aio.server(interceptors=interceptors)
+        server = grpc.aio.server(interceptors=(*interceptors, *inner))
         inference_pb2_grpc.add_InferenceServicer_to_server(Servicer(), server)
         servicer = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
         health_pb2_grpc.add_HealthServicer_to_server(servicer, server)

@@ -133,3 +133,16 @@ def test_leaving_frees_the_slot(
     with pytest.raises(grpc.RpcError) as caught:
         list(call)
     assert caught.value.code() == grpc.StatusCode[code]
+
+
+def test_an_id_is_free_when_its_call_is_over(worker: Running, gate: Gate) -> None:
+    """Not only once the engine has ended what was left of it."""
+    request = text_request()
+    request.request_id = "mine"
+    call = worker.inference.Generate(request)
+    until(lambda: [one.done() for one in worker.served._open.values()] == [True])
+    go_away(worker, call)
+    again = worker.inference.Generate(request)
+    until(lambda: len(worker.served._open) == 1)
+    gate.let(100)
+    assert list(again)[-1].HasField("end")

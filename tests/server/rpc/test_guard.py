@@ -1,6 +1,7 @@
 """Bytes that are no message, and faults of our own: a clean status, and a worker that goes on."""
 
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from fourstep.v1 import inference_pb2 as pb
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from server.rpc import guard
 from server.rpc.served import Asked
 from tests.server.rpc.working import Running, text_request
 
@@ -40,6 +42,20 @@ def test_bytes_that_are_no_message_are_the_callers_mistake(
     else:
         found = ended(lambda: worker.channel.unary_unary(path)(data))
     assert found == (grpc.StatusCode.INVALID_ARGUMENT, "the request is no such message")
+
+
+@pytest.mark.parametrize("method", ["Inference/Generate", "Inference/Tokenize"])
+def test_a_request_that_does_not_come_is_not_waited_for(
+    worker: Running, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    call, never = worker.channel.stream_stream(f"/fourstep.v1.{method}"), threading.Event()
+    none = (grpc.StatusCode.INVALID_ARGUMENT, "the call has no whole request")
+    assert ended(lambda: list(call(iter(())))) == none
+    monkeypatch.setattr(guard, "MESSAGE_S", 0.25)
+    late = (grpc.StatusCode.DEADLINE_EXCEEDED, "no whole request came within 0.25 seconds")
+    assert ended(lambda: list(call(iter(never.wait, True)))) == late
+    never.set()
+    assert list(worker.inference.Generate(text_request()))[-1].HasField("end")
 
 
 @pytest.mark.parametrize("method", ["Generate", "Tokenize"])
