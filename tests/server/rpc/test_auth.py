@@ -1,6 +1,7 @@
 """Tokens by a real client: who gets in, what stays apart, what is for operators."""
 
 import dataclasses
+import hmac
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,25 @@ def worker(tokens: Path) -> Iterator[Running]:
         limits=LimitsConfig(queued=8, tenant_requests=2),
     ) as made:
         yield made
+
+
+@pytest.mark.parametrize(
+    ("value", "name"), [(ALICE, "alice"), (OPS, "ops"), ("nobody-nobody-nobody", None)]
+)
+def test_who_it_is_takes_the_same_time(
+    tokens: Path, monkeypatch: pytest.MonkeyPatch, value: str, name: str | None
+) -> None:
+    """Each token there is is compared, in constant time, wherever the right one stands."""
+    compared = list[bytes]()
+
+    def compare(given: bytes, known: bytes) -> bool:
+        compared.append(known)
+        return given == known
+
+    auth = Auth(tokens, ())
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    assert auth._name(token(value)) == name
+    assert len(set(compared)) == len(compared) == 4
 
 
 def failure(call: Any) -> tuple[grpc.StatusCode, str]:

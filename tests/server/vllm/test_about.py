@@ -5,6 +5,8 @@ import hashlib
 import io
 import json
 import zipfile
+from datetime import datetime
+from importlib.metadata import version
 from pathlib import Path
 
 import grpc
@@ -14,8 +16,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from smg_grpc_proto.generated import common_pb2
 from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 
+from graphs.state import BLOCK
 from server.cli_serve import open_served
 from server.vllm import servicer
+from server.vllm.files import Card
 from server.vllm.servicer import VllmEngine
 from tests.server.rpc.working import CONTEXT, Running, tiny_config, until
 from tests.server.vllm.calling import Stub, calling, completes, tokens_request
@@ -36,10 +40,13 @@ def test_a_model_is_what_generate_accepts(both: tuple[Running, Stub], folder: Pa
     assert list(info.eos_token_ids) == list(worker.served.config.stop_ids)
     assert info.vocab_size == worker.served.config.vocab_size
     assert (info.is_generation, info.supports_vision) == (True, False)
-    assert (
-        list(info.architectures)
-        == json.loads((folder / "config.json").read_text())["architectures"]
+    assert info.bos_token_id == worker.served.config.bos_id
+    config = json.loads((folder / "config.json").read_text())
+    assert (info.model_type, list(info.architectures)) == (
+        config["model_type"],
+        config["architectures"],
     )
+    assert json.loads(info.default_sampling_params_json or "{}") == Card.open(folder).defaults
 
 
 def test_a_server_tells_where_its_constraints_begin(stub: Stub) -> None:
@@ -47,6 +54,10 @@ def test_a_server_tells_where_its_constraints_begin(stub: Stub) -> None:
     assert info.constrained_decoding_start == "after_reasoning"
     assert (info.max_num_seqs, info.data_parallel_size, info.is_paused) == (2, 1, False)
     assert not info.mm_processor
+    assert (info.server_type, info.active_requests) == ("vllm-grpc", 0)
+    assert (info.model_dtype, info.kv_cache_dtype) == ("torch.bfloat16", "bfloat16")
+    assert info.block_size == BLOCK
+    assert info.uptime_seconds > 0
 
 
 def test_loads_are_of_now_and_of_lately(both: tuple[Running, Stub]) -> None:
@@ -54,7 +65,13 @@ def test_loads_are_of_now_and_of_lately(both: tuple[Running, Stub]) -> None:
     calls = [stub.Generate(tokens_request(PROMPT, max_tokens=180)) for _ in range(3)]
     next(calls[0])
     until(lambda: worker.served.service.load["queued"] == 1)
-    [load] = stub.GetLoads(pb.GetLoadsRequest()).loads
+    told = stub.GetLoads(pb.GetLoadsRequest())
+    assert (told.version, told.dp_rank_count) == (version("fourstep"), 1)
+    assert datetime.fromisoformat(told.timestamp).tzinfo is not None
+    [load] = told.loads
+    assert load.max_total_num_tokens == worker.served.service.load["blocks"] * BLOCK
+    assert load.utilization == 1
+    assert 0 <= load.cache_hit_rate <= 1
     assert (load.num_running_reqs, load.num_waiting_reqs, load.num_total_reqs) == (2, 1, 3)
     assert load.max_running_requests == 2
     assert load.num_waiting_uncached_tokens >= len(PROMPT)
