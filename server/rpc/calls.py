@@ -11,21 +11,24 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import grpc
+from fourstep.v1.errors_pb2 import ErrorReason
 
 from runtime.answer import Output
 from runtime.streams import AsyncStream
 from server.operations.record import Record, current
 from server.rpc.served import Reading, Served, new_id
-from server.rpc.status import ERRORS, status_of, status_of_end
+from server.rpc.status import ERRORS, NOT_READ, status_of, status_of_end, trailing
 
 # grpc's own class is generic in the messages of each method.
 Context = Any
 Read = Callable[[str, float], Reading]
 
 
-async def refuse(context: Context, code: grpc.StatusCode, details: str) -> NoReturn:
-    """End the call with this status."""
-    await context.abort(code, details)
+async def refuse(
+    context: Context, code: grpc.StatusCode, details: str, reason: ErrorReason | None = None
+) -> NoReturn:
+    """End the call with this status; `reason` None: what the code says."""
+    await context.abort(code, details, trailing(code, details, reason))
     raise AssertionError("abort raises")
 
 
@@ -79,7 +82,7 @@ async def _whole(
         record.seen(output)
         status = output.end and status_of_end(output.end, cut=served.cut)
         if status is not None and stream.overrun:
-            status = (grpc.StatusCode.RESOURCE_EXHAUSTED, "the answers were not read")
+            status = NOT_READ
         if status is not None:
             await refuse(context, *status)
         yield output

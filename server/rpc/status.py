@@ -6,7 +6,12 @@ INTERNAL, named and without a trace, to those requests that it ended; no text is
 client takes, which would see another status for it.
 """
 
+from typing import NamedTuple
+
 import grpc
+from fourstep.v1 import errors_pb2 as pb
+from google.protobuf.any_pb2 import Any
+from google.rpc.status_pb2 import Status
 
 from runtime.answer import End
 from runtime.scheduler import QueueFullError
@@ -18,40 +23,73 @@ class UnsupportedError(NotImplementedError):
     """Something that is part of a protocol and that this model or version does not do."""
 
 
-_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
-    (UnsupportedError, grpc.StatusCode.UNIMPLEMENTED),
-    (QueueFullError, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (TenantBusyError, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (DrainingError, grpc.StatusCode.UNAVAILABLE),
-    (CancelledRequestError, grpc.StatusCode.CANCELLED),
-    (ServiceClosedError, grpc.StatusCode.UNAVAILABLE),
-    (ServiceFailedError, grpc.StatusCode.UNAVAILABLE),
-    (ValueError, grpc.StatusCode.INVALID_ARGUMENT),
+class Ending(NamedTuple):
+    """What a call ends with."""
+
+    code: grpc.StatusCode
+    details: str
+    reason: pb.ErrorReason
+
+
+_KINDS: tuple[tuple[type[Exception], grpc.StatusCode, pb.ErrorReason], ...] = (
+    (UnsupportedError, grpc.StatusCode.UNIMPLEMENTED, pb.ERROR_REASON_UNSUPPORTED),
+    (QueueFullError, grpc.StatusCode.RESOURCE_EXHAUSTED, pb.ERROR_REASON_QUEUE_FULL),
+    (TenantBusyError, grpc.StatusCode.RESOURCE_EXHAUSTED, pb.ERROR_REASON_TENANT_BUSY),
+    (DrainingError, grpc.StatusCode.UNAVAILABLE, pb.ERROR_REASON_LEAVING),
+    (CancelledRequestError, grpc.StatusCode.CANCELLED, pb.ERROR_REASON_CANCELLED),
+    (ServiceClosedError, grpc.StatusCode.UNAVAILABLE, pb.ERROR_REASON_LEAVING),
+    (ServiceFailedError, grpc.StatusCode.UNAVAILABLE, pb.ERROR_REASON_FAULT),
+    (ValueError, grpc.StatusCode.INVALID_ARGUMENT, pb.ERROR_REASON_INVALID),
 )
-ERRORS = tuple(kind for kind, _ in _CODES)
+ERRORS = tuple(kind for kind, _, _ in _KINDS)
+# Of what is said without a reason of its own.
+_REASONS = {
+    grpc.StatusCode.INVALID_ARGUMENT: pb.ERROR_REASON_INVALID,
+    grpc.StatusCode.UNIMPLEMENTED: pb.ERROR_REASON_UNSUPPORTED,
+    grpc.StatusCode.INTERNAL: pb.ERROR_REASON_FAULT,
+}
+NOT_READ = Ending(
+    *(grpc.StatusCode.RESOURCE_EXHAUSTED, "the answers were not read", pb.ERROR_REASON_NOT_READ)
+)
 MAX_CHARS = 500  # of a text; each is up to 12 bytes of a header, and clients take 8 KiB of these
 _ENDS = {
-    "cancelled": (grpc.StatusCode.CANCELLED, "cancelled"),
-    "deadline": (grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline has passed"),
+    "cancelled": Ending(grpc.StatusCode.CANCELLED, "cancelled", pb.ERROR_REASON_CANCELLED),
+    "deadline": Ending(
+        grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline has passed", pb.ERROR_REASON_DEADLINE
+    ),
 }
 
 
-def status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
+def trailing(
+    code: grpc.StatusCode, details: str, reason: pb.ErrorReason | None
+) -> tuple[tuple[str, bytes], ...]:
+    """The metadata that says it to programs."""
+    if reason is None:
+        reason = _REASONS.get(code, pb.ERROR_REASON_UNSPECIFIED)
+    packed = Any()
+    packed.Pack(pb.ErrorDetail(reason=reason))
+    status = Status(code=code.value[0], message=details, details=[packed])
+    return (("grpc-status-details-bin", status.SerializeToString()),)
+
+
+def status_of(error: Exception) -> Ending:
     """Of an error in ERRORS."""
-    code = next(code for kind, code in _CODES if isinstance(error, kind))
-    return code, _short(str(error))
+    code, reason = next((code, why) for kind, code, why in _KINDS if isinstance(error, kind))
+    return Ending(code, _short(str(error)), reason)
 
 
-def status_of_end(end: End, *, cut: bool = False) -> tuple[grpc.StatusCode, str] | None:
+def status_of_end(end: End, *, cut: bool = False) -> Ending | None:
     """What the call ends with because an answer did; None where the answer is whole. `cut`: what
     is cancelled now, the worker has cancelled."""
     if end.reason in ("stop", "length"):
         return None
     if cut and end.reason == "cancelled":
-        return grpc.StatusCode.UNAVAILABLE, "the worker went out of service"
+        left = "the worker went out of service"
+        return Ending(grpc.StatusCode.UNAVAILABLE, left, pb.ERROR_REASON_LEAVING)
+    text = _short(end.message or "the engine failed")
     if end.reason == "invalid":
-        return grpc.StatusCode.INVALID_ARGUMENT, _short(end.message)
-    failed = grpc.StatusCode.INTERNAL, _short(end.message or "the engine failed")
+        return Ending(grpc.StatusCode.INVALID_ARGUMENT, text, pb.ERROR_REASON_INVALID)
+    failed = Ending(grpc.StatusCode.INTERNAL, text, pb.ERROR_REASON_FAULT)
     return _ENDS.get(end.reason, failed)
 
 

@@ -12,12 +12,23 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from fourstep.v1 import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
+from fourstep.v1 import (
+    control_pb2,
+    control_pb2_grpc,
+    errors_pb2,
+    errors_pb2_grpc,
+    inference_pb2,
+    inference_pb2_grpc,
+)
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto, FileDescriptorSet
 
 ROOT = Path(__file__).parents[2]
-PAIRS = [(control_pb2, control_pb2_grpc), (inference_pb2, inference_pb2_grpc)]
+PAIRS = [
+    (control_pb2, control_pb2_grpc),
+    (errors_pb2, errors_pb2_grpc),
+    (inference_pb2, inference_pb2_grpc),
+]
 
 
 def written() -> dict[str, FileDescriptorProto]:

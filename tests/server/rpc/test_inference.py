@@ -10,6 +10,8 @@ import grpc
 import pytest
 from fourstep.v1 import control_pb2
 from fourstep.v1 import inference_pb2 as pb
+from fourstep.v1.errors_pb2 import ErrorDetail, ErrorReason
+from google.rpc.status_pb2 import Status
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from runtime.answer import Request
@@ -81,6 +83,16 @@ def test_a_chat_is_rendered_and_a_prompt_counted(worker: Running) -> None:
     assert parsed.replace("</think>", "") in joined(messages)[1].replace("</think>", "")
 
 
+def reason_of(error: Any) -> str:
+    """What the typed details of a call's error say; they agree with its status."""
+    (data,) = [v for key, v in error.trailing_metadata() if key == "grpc-status-details-bin"]
+    status, detail = Status.FromString(data), ErrorDetail()
+    assert (status.code, status.message) == (error.code().value[0], error.details())
+    (packed,) = status.details
+    assert packed.Unpack(detail)
+    return ErrorReason.Name(detail.reason).removeprefix("ERROR_REASON_")
+
+
 def said(*parts: pb.Part, role: str = "user") -> pb.GenerateRequest:
     chat = pb.Chat(messages=[pb.Message(role=role, parts=parts)])
     return pb.GenerateRequest(prompt=pb.Prompt(chat=chat))
@@ -121,6 +133,7 @@ def test_what_cannot_run_is_refused_by_name(
         list(worker.inference.Generate(request_))
     assert caught.value.code() == grpc.StatusCode[code]
     assert words in (caught.value.details() or "")
+    assert reason_of(caught.value) == {"UNIMPLEMENTED": "UNSUPPORTED"}.get(code, "INVALID")
 
 
 def test_a_full_queue_is_resource_exhausted(worker: Running) -> None:
@@ -134,8 +147,8 @@ def test_a_full_queue_is_resource_exhausted(worker: Running) -> None:
         try:
             joined(list(call))
         except grpc.RpcError as error:
-            codes.append(error.code())
-    assert codes == [grpc.StatusCode.RESOURCE_EXHAUSTED] * 3
+            codes.append((error.code(), reason_of(error)))
+    assert codes == [(grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")] * 3
     idle(worker)
 
 
@@ -179,6 +192,7 @@ def test_cancel_ends_the_stream_and_again_is_no_error(worker: Running) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         list(call)
     assert caught.value.code() == grpc.StatusCode.CANCELLED
+    assert reason_of(caught.value) == "CANCELLED"
     assert not worker.inference.Cancel(pb.CancelRequest(request_ids=["mine"])).cancelled_ids
     idle(worker)
 
@@ -242,6 +256,7 @@ def test_a_second_drain_does_not_wait(folder: Path) -> None:
         with pytest.raises(grpc.RpcError) as caught:
             list(call)
         assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert reason_of(caught.value) == "LEAVING"
     assert worker.code == 0
 
 
@@ -257,5 +272,6 @@ def test_a_failed_engine_ends_the_worker(folder: Path, monkeypatch: pytest.Monke
             list(worker.inference.Generate(text_request()))
         assert caught.value.code() == grpc.StatusCode.INTERNAL
         assert "a broken step" in (caught.value.details() or "")
+        assert reason_of(caught.value) == "FAULT"
         until(lambda: worker.code is not None)
     assert worker.code == 1
