@@ -17,7 +17,7 @@ help:
 	@echo "make run    set up and generate text with the shipped step5-nano checkpoint"
 	@echo "make test   set up and run the tests"
 	@echo "make soak   serve mixed load for twenty minutes and check that nothing is wrong or lost"
-	@echo "make lint   ruff and pyright"
+	@echo "make lint   ruff, pyright and buf"
 	@echo "make fmt    format the sources and repair what ruff can repair"
 	@echo "make bench  measure, and write docs/results.md"
 	@echo "make bench-peers  measure beside llama.cpp (built once) and transformers"

@@ -10,6 +10,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
+from fourstep.v1.errors_pb2 import ErrorReason
+
+from server.rpc.status import trailing
 
 Handler = Any  # grpc's own is generic in messages
 Behaviour = Callable[..., Any]
@@ -48,11 +51,12 @@ def receiving(handler: Handler, behaviour: Behaviour) -> Handler:
 
 
 @kept
-def refusing(code: grpc.StatusCode, details: str) -> Handler:
+def refusing(code: grpc.StatusCode, details: str, reason: ErrorReason | None = None) -> Handler:
     """One that ends every call with this status, before anything is received."""
+    metadata = trailing(code, details, reason)
 
     async def refuse(_: object, context: Any) -> None:
-        await context.abort(code, details)
+        await context.abort(code, details, metadata)
 
     # Of whatever kind the method is: a stream's behaviour is called at once.
     return grpc.stream_stream_rpc_method_handler(refuse)

@@ -7,6 +7,7 @@ it may.
 """
 
 import grpc
+from fourstep.v1 import errors_pb2
 
 from server.config import LimitsConfig
 from server.rpc.handlers import Continuation, Handler, refusing
@@ -49,5 +50,7 @@ class Metadata(grpc.aio.ServerInterceptor):
         entries = handler_call_details.invocation_metadata or ()
         if sum(len(key) + len(value) + _ENTRY for key, value in entries) > self._most:
             details = f"more than {self._most} bytes of metadata"
-            return refusing(grpc.StatusCode.RESOURCE_EXHAUSTED, details)
+            return refusing(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, details, errors_pb2.ERROR_REASON_TOO_LARGE
+            )
         return await continuation(handler_call_details)

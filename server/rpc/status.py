@@ -47,6 +47,9 @@ _REASONS = {
     grpc.StatusCode.INVALID_ARGUMENT: pb.ERROR_REASON_INVALID,
     grpc.StatusCode.UNIMPLEMENTED: pb.ERROR_REASON_UNSUPPORTED,
     grpc.StatusCode.INTERNAL: pb.ERROR_REASON_FAULT,
+    grpc.StatusCode.DEADLINE_EXCEEDED: pb.ERROR_REASON_DEADLINE,
+    grpc.StatusCode.UNAUTHENTICATED: pb.ERROR_REASON_UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED: pb.ERROR_REASON_NOT_ALLOWED,
 }
 NOT_READ = Ending(
     *(grpc.StatusCode.RESOURCE_EXHAUSTED, "the answers were not read", pb.ERROR_REASON_NOT_READ)
@@ -63,9 +66,8 @@ _ENDS = {
 def trailing(
     code: grpc.StatusCode, details: str, reason: pb.ErrorReason | None
 ) -> tuple[tuple[str, bytes], ...]:
-    """The metadata that says it to programs."""
-    if reason is None:
-        reason = _REASONS.get(code, pb.ERROR_REASON_UNSPECIFIED)
+    """The metadata that says it to programs; `reason` None: what the code says."""
+    reason = _REASONS[code] if reason is None else reason
     packed = Any()
     packed.Pack(pb.ErrorDetail(reason=reason))
     status = Status(code=code.value[0], message=details, details=[packed])

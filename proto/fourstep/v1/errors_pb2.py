@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66ourstep/v1/errors.proto\x12\x0b\x66ourstep.v1\"G\n\x0b\x45rrorDetail\x12-\n\x06reason\x18\x01 \x01(\x0e\x32\x18.fourstep.v1.ErrorReasonH\x00\x88\x01\x01\x42\t\n\x07_reason*\xa2\x02\n\x0b\x45rrorReason\x12\x1c\n\x18\x45RROR_REASON_UNSPECIFIED\x10\x00\x12\x18\n\x14\x45RROR_REASON_INVALID\x10\x01\x12\x1c\n\x18\x45RROR_REASON_UNSUPPORTED\x10\x02\x12\x1b\n\x17\x45RROR_REASON_QUEUE_FULL\x10\x03\x12\x1c\n\x18\x45RROR_REASON_TENANT_BUSY\x10\x04\x12\x19\n\x15\x45RROR_REASON_NOT_READ\x10\x05\x12\x18\n\x14\x45RROR_REASON_LEAVING\x10\x06\x12\x1a\n\x16\x45RROR_REASON_CANCELLED\x10\x07\x12\x19\n\x15\x45RROR_REASON_DEADLINE\x10\x08\x12\x16\n\x12\x45RROR_REASON_FAULT\x10\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66ourstep/v1/errors.proto\x12\x0b\x66ourstep.v1\"G\n\x0b\x45rrorDetail\x12-\n\x06reason\x18\x01 \x01(\x0e\x32\x18.fourstep.v1.ErrorReasonH\x00\x88\x01\x01\x42\t\n\x07_reason*\xfe\x02\n\x0b\x45rrorReason\x12\x1c\n\x18\x45RROR_REASON_UNSPECIFIED\x10\x00\x12\x18\n\x14\x45RROR_REASON_INVALID\x10\x01\x12\x1c\n\x18\x45RROR_REASON_UNSUPPORTED\x10\x02\x12\x1b\n\x17\x45RROR_REASON_QUEUE_FULL\x10\x03\x12\x1c\n\x18\x45RROR_REASON_TENANT_BUSY\x10\x04\x12\x19\n\x15\x45RROR_REASON_NOT_READ\x10\x05\x12\x18\n\x14\x45RROR_REASON_LEAVING\x10\x06\x12\x1a\n\x16\x45RROR_REASON_CANCELLED\x10\x07\x12\x19\n\x15\x45RROR_REASON_DEADLINE\x10\x08\x12\x16\n\x12\x45RROR_REASON_FAULT\x10\t\x12 \n\x1c\x45RROR_REASON_UNAUTHENTICATED\x10\n\x12\x1c\n\x18\x45RROR_REASON_NOT_ALLOWED\x10\x0b\x12\x1a\n\x16\x45RROR_REASON_TOO_LARGE\x10\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,7 +32,7 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fourstep.v1.errors_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ERRORREASON']._serialized_start=115
-  _globals['_ERRORREASON']._serialized_end=405
+  _globals['_ERRORREASON']._serialized_end=497
   _globals['_ERRORDETAIL']._serialized_start=41
   _globals['_ERRORDETAIL']._serialized_end=112
 # @@protoc_insertion_point(module_scope)

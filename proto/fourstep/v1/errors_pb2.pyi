@@ -17,6 +17,9 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_CANCELLED: _ClassVar[ErrorReason]
     ERROR_REASON_DEADLINE: _ClassVar[ErrorReason]
     ERROR_REASON_FAULT: _ClassVar[ErrorReason]
+    ERROR_REASON_UNAUTHENTICATED: _ClassVar[ErrorReason]
+    ERROR_REASON_NOT_ALLOWED: _ClassVar[ErrorReason]
+    ERROR_REASON_TOO_LARGE: _ClassVar[ErrorReason]
 ERROR_REASON_UNSPECIFIED: ErrorReason
 ERROR_REASON_INVALID: ErrorReason
 ERROR_REASON_UNSUPPORTED: ErrorReason
@@ -27,6 +30,9 @@ ERROR_REASON_LEAVING: ErrorReason
 ERROR_REASON_CANCELLED: ErrorReason
 ERROR_REASON_DEADLINE: ErrorReason
 ERROR_REASON_FAULT: ErrorReason
+ERROR_REASON_UNAUTHENTICATED: ErrorReason
+ERROR_REASON_NOT_ALLOWED: ErrorReason
+ERROR_REASON_TOO_LARGE: ErrorReason
 
 class ErrorDetail(_message.Message):
     __slots__ = ("reason",)

@@ -61,6 +61,7 @@ class InferenceServicer:
         `index`; the last one of each answer has `end`. A call that cannot run ends with a status before
         its first message: INVALID_ARGUMENT, RESOURCE_EXHAUSTED (try elsewhere or later), UNAVAILABLE
         (draining), DEADLINE_EXCEEDED, UNIMPLEMENTED. One that fails later ends with a status as well.
+        With each goes an ErrorDetail (errors.proto).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

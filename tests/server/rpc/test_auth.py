@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from server.config import LimitsConfig, ListenerConfig
 from server.rpc.auth import Auth, TokensError, read_tokens
-from tests.server.rpc.working import Running, running, text_request, until
+from tests.server.rpc.working import Running, reason_of, running, text_request, until
 from tests.server.tiny_checkpoint import write_checkpoint
 
 ALICE, BOB, OPS = "alice-alice-alice", "bob-bob-bob-bob-bob", "ops-ops-ops-ops-ops"
@@ -98,6 +98,7 @@ def test_without_a_good_token_nothing_is_read(worker: Running, metadata: Any) ->
     with pytest.raises(grpc.RpcError) as caught:
         worker.control.GetModel(control_pb2.GetModelRequest(), metadata=metadata)
     assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
+    assert reason_of(caught.value) == "UNAUTHENTICATED"
 
 
 @pytest.mark.parametrize("value", [f"Bearer {ALICE}", f"bearer  {ALICE}", f"Bearer {OPS}-old"])

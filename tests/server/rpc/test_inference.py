@@ -10,14 +10,12 @@ import grpc
 import pytest
 from fourstep.v1 import control_pb2
 from fourstep.v1 import inference_pb2 as pb
-from fourstep.v1.errors_pb2 import ErrorDetail, ErrorReason
-from google.rpc.status_pb2 import Status
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from runtime.answer import Request
 from runtime.request import SamplingParams
 from runtime.scheduler import QueueFullError
-from tests.server.rpc.working import CONTEXT, Running, running, text_request, until
+from tests.server.rpc.working import CONTEXT, Running, reason_of, running, text_request, until
 
 
 def alone(worker: Running, text: str, params: SamplingParams) -> tuple[list[int], str]:
@@ -81,16 +79,6 @@ def test_a_chat_is_rendered_and_a_prompt_counted(worker: Running) -> None:
     assert messages[-1].end.usage.prompt_tokens == found.count
     parsed = "".join(message.reasoning + message.content for message in messages)
     assert parsed.replace("</think>", "") in joined(messages)[1].replace("</think>", "")
-
-
-def reason_of(error: Any) -> str:
-    """What the typed details of a call's error say; they agree with its status."""
-    (data,) = [v for key, v in error.trailing_metadata() if key == "grpc-status-details-bin"]
-    status, detail = Status.FromString(data), ErrorDetail()
-    assert (status.code, status.message) == (error.code().value[0], error.details())
-    (packed,) = status.details
-    assert packed.Unpack(detail)
-    return ErrorReason.Name(detail.reason).removeprefix("ERROR_REASON_")
 
 
 def said(*parts: pb.Part, role: str = "user") -> pb.GenerateRequest:

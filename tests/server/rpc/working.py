@@ -11,6 +11,8 @@ from typing import Any
 import grpc
 from fourstep.v1 import control_pb2_grpc, inference_pb2_grpc
 from fourstep.v1 import inference_pb2 as pb
+from fourstep.v1.errors_pb2 import ErrorDetail, ErrorReason
+from google.rpc.status_pb2 import Status
 
 from server.cli_serve import open_served
 from server.config import (
@@ -104,6 +106,16 @@ def running_as(config: ServeConfig, *, operations: Operations | None = None) -> 
         thread.join(60)
         found[0].channel.close()
     assert not thread.is_alive()
+
+
+def reason_of(error: Any) -> str:
+    """What the typed details of a call's error say; they agree with its status."""
+    (data,) = [v for key, v in error.trailing_metadata() if key == "grpc-status-details-bin"]
+    status, detail = Status.FromString(data), ErrorDetail()
+    assert (status.code, status.message) == (error.code().value[0], error.details())
+    (packed,) = status.details
+    assert packed.Unpack(detail)
+    return ErrorReason.Name(detail.reason).removeprefix("ERROR_REASON_")
 
 
 def until(condition: Callable[[], bool], seconds: float = 20) -> None:
