@@ -26,6 +26,7 @@ from runtime.catch_up import CatchUp
 from runtime.exchange import Committed, Mask, Observed, Turn
 from runtime.logprobs import TokenLogprobs, logprobs_of
 from runtime.pools import PoolSizes
+from runtime.processors import Processors
 from runtime.programs import Programs
 from runtime.request import SamplingParams
 from runtime.seat import seat
@@ -44,7 +45,8 @@ class Engine:
     `draft_tokens` is K, 0 to the number of MTP layers: the most drafts a step. `context` counts
     positions a request may use, prompt and answer together. With `pools` somebody maps the slots'
     blocks (runtime.memory), else each slot has its own for all of the context. Without `programs`
-    the blocks run eagerly. Raises ValueError for what does not fit the model or the plan.
+    the blocks run eagerly. `processors`: what calls leave to others. Raises ValueError for what
+    does not fit the model or the plan.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Engine:
         context: int = 4096,
         slots: int = 1,
         pools: PoolSizes | None = None,
+        processors: Processors | None = None,
     ):
         _check(weights, precision, draft_tokens, context, slots)
         # Nothing here is worth a second thread of torch's: the kernels have a pool of their own.
@@ -66,6 +69,7 @@ class Engine:
         plan = plan or EnginePlan()
         programs = programs or Programs()
         self.config, self.weights, self.plan = config, weights, plan
+        self._processors = processors
         self.draft_tokens, self.context = draft_tokens, context
         act, depths = DTYPES[precision], len(weights.mtp)
         observed = plan.observed if draft_tokens else ()
@@ -158,6 +162,7 @@ class Engine:
     ) -> Committed:
         """Run up to `rows` of the prompt's positions from `start`; only the last chunk's result
         means anything. `mask` has the one row of the first token."""
+        self._use_processors(alone=False)
         bound = self._prefills[rows]
         ints, tokens = bound.inputs[0].array, bound.inputs[1].array
         real = prompt[start : start + len(tokens)]
@@ -176,6 +181,7 @@ class Engine:
         """One step for several slots; with `draft` (and K > 0) it ends with the next drafts."""
         width = 1 + max(len(turn.drafts) for turn in turns)
         entries = smallest(self._batches, len(turns), "batch")
+        self._use_processors(alone=entries == 1)
         bound = self._decoders[entries, smallest(self._widths, width, "width")]
         idle = [Turn(slot=self.state.slots, position=0, token=0)] * (entries - len(turns))
         bound.inputs[0].array[:] = [turn.ints() for turn in (*turns, *idle)]
@@ -195,6 +201,7 @@ class Engine:
 
         Some of the tokens they would have drafted are compared with those that came.
         """
+        self._use_processors(alone=False)
         pieces = self.catch_up.pieces(end, rows)
         for piece in pieces:
             bound = self._observers[piece.size]
@@ -221,6 +228,10 @@ class Engine:
         residual, _ = self._left
         assert residual is not None, "nothing has run"
         return logprobs_of(self.model, residual, range(len(tokens)), tokens, top)
+
+    def _use_processors(self, *, alone: bool) -> None:
+        if self._processors is not None:
+            self._processors.use(alone=alone)
 
     def _flag(self, slot: int, mask: Mask | None) -> bool:
         """Whether the slot's rows read a mask; says so in its flags where that changes."""

@@ -109,6 +109,8 @@ class SamplingParams:
 
     def answers(self) -> tuple["SamplingParams", ...]:
         """The parameters of each of the n answers, in order: n is 1, `choice` counts on."""
+        if self.n == 1:
+            return (self,)
         return tuple(
             dataclasses.replace(self, n=1, choice=self.choice + index) for index in range(self.n)
         )

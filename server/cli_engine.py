@@ -21,6 +21,7 @@ from runtime.build import BuildOptions
 from runtime.engine import Engine, Precision
 from runtime.grammar import Grammars
 from runtime.pools import PoolSizes
+from runtime.processors import Processors
 from runtime.programs import programs_of
 from runtime.scheduler import Limits, Scheduler
 from runtime.sizing import pool_sizes
@@ -33,7 +34,8 @@ from server.cli_build import progress_bar
 @dataclass(frozen=True, kw_only=True)
 class EngineRequest:
     """`draft_tokens` None: the width policy decides. `context` positions are needed by each of
-    `slots` requests at once, of which `queued` more may wait."""
+    `slots` requests at once, of which `queued` more may wait. `spare`: processors that are left to
+    others while one answer is decoded."""
 
     compiler: str
     artifact: Path | None
@@ -43,6 +45,7 @@ class EngineRequest:
     context: int
     slots: int = 1
     queued: int = 256
+    spare: int = 0
 
     @property
     def plan(self) -> EnginePlan:
@@ -115,6 +118,7 @@ def _scheduler(
         context=plan.context_for(request.context),
         slots=request.slots,
         pools=_pools(config, weights, plan, request),
+        processors=Processors(spare=request.spare),
     )
     table = artifact.manifest.costs
     costs: dict[int, StepCosts] | None = None

@@ -100,6 +100,7 @@ def engine_request(config: ServeConfig) -> EngineRequest:
         context=model.context,
         slots=model.slots,
         queued=config.limits.queued,
+        spare=1,  # for the event loop, and for a gateway beside it
     )
 
 

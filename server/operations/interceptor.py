@@ -31,6 +31,7 @@ Context = Any  # grpc's own class is generic in the messages of each method
 UNKNOWN = "unknown"  # of methods that are nobody's
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _OURS = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)  # statuses of our own faults
+_CLOSE = 0.05  # seconds to its deadline at which a caller's own clock may have ended a call
 SAY_EVERY = 1.0  # seconds between lines on calls of one kind that were sent away
 log = logging.getLogger(__name__)
 
@@ -166,6 +167,6 @@ def _code(error: BaseException, context: Context) -> grpc.StatusCode:
     if isinstance(error, Exception):
         return grpc.StatusCode.UNKNOWN
     remaining = context.time_remaining()
-    if remaining is not None and remaining <= 0:
+    if remaining is not None and remaining <= _CLOSE:
         return grpc.StatusCode.DEADLINE_EXCEEDED
     return grpc.StatusCode.CANCELLED

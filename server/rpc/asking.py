@@ -11,7 +11,7 @@ from fourstep.v1 import inference_pb2 as pb
 from runtime.chat import Chat, chat_of, parse_json
 from runtime.parsers.answer import ToolChoice
 from runtime.request import Constraint, SamplingParams
-from server.rpc.served import Asked, Served, seeded
+from server.rpc.served import Asked, Served, seed_of
 from server.rpc.status import UnsupportedError
 
 _PLAIN = (
@@ -70,8 +70,8 @@ def sampling(message: pb.SamplingParams, prompt: Asked, served: Served) -> Sampl
     values["max_tokens"] = message.max_tokens if message.HasField("max_tokens") else room
     if message.HasField("constraint"):
         values["constraint"] = constraint(message.constraint, prompt, served)
-    params = SamplingParams(logit_bias=dict(message.logit_bias), **values)
-    return seeded(params, message.seed if message.HasField("seed") else None)
+    values["seed"] = seed_of(message.seed if message.HasField("seed") else None)
+    return SamplingParams(logit_bias=dict(message.logit_bias), **values)
 
 
 def constraint(message: pb.Constraint, prompt: Asked, served: Served) -> Constraint:

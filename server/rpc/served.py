@@ -7,7 +7,6 @@ that holds up nobody.
 """
 
 import asyncio
-import dataclasses
 import itertools
 import secrets
 import time
@@ -245,6 +244,6 @@ def new_id() -> str:
     return uuid.uuid4().hex
 
 
-def seeded(params: SamplingParams, seed: int | None) -> SamplingParams:
-    """With the caller's seed, or one of our own that can be told afterwards."""
-    return dataclasses.replace(params, seed=secrets.randbits(63) if seed is None else seed)
+def seed_of(asked: int | None) -> int:
+    """The caller's, or one of our own that can be told afterwards."""
+    return secrets.randbits(63) if asked is None else asked

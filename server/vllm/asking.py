@@ -11,7 +11,7 @@ from typing import Any
 from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 
 from runtime.request import Constraint, SamplingParams
-from server.rpc.served import Asked, Served, seeded
+from server.rpc.served import Asked, Served, seed_of
 from server.rpc.status import UnsupportedError
 
 _UNSUPPORTED = {
@@ -54,12 +54,12 @@ def sampling(
         stop=tuple(message.stop),
         stop_token_ids=tuple(message.stop_token_ids),
         include_stop_str=message.include_stop_str_in_output,
+        seed=seed_of(message.seed if message.HasField("seed") else None),
         logit_bias=dict(message.logit_bias),
         constraint=_constraint(message, prompt, served),
     )
     most = min(params.max_tokens, served.room(prompt))
-    params = dataclasses.replace(params, max_tokens=most, min_tokens=min(params.min_tokens, most))
-    return seeded(params, message.seed if message.HasField("seed") else None)
+    return dataclasses.replace(params, max_tokens=most, min_tokens=min(params.min_tokens, most))
 
 
 def _constraint(message: pb.SamplingParams, prompt: Asked, served: Served) -> Constraint | None:

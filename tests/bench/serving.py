@@ -20,8 +20,17 @@ from fourstep.v1 import inference_pb2_grpc
 from runtime.bench.tables import Table, spread
 from tests.bench.child import Child
 from tests.bench.document import Section
+from tests.bench.lean import Lean
 from tests.bench.prompts import CODE
-from tests.bench.serving_calls import Asked, Pace, Stream, one, pace, together
+from tests.bench.serving_calls import (
+    Asked,
+    Pace,
+    Stream,
+    one,
+    one_by_grpcio,
+    pace,
+    together,
+)
 from tests.bench.subjects import NANO, ROOT
 
 SLOTS, STREAMS, TOKENS = 8, 64, 64
@@ -29,13 +38,16 @@ LONG = 3800  # tokens of an answer that runs through both windows
 ANSWERS, ROUNDS, WINDOW, RATE, IDLE = 120, 6, 2.0, 200, 20.0
 TEXT = f"""\
 `make bench` (= `python -m tests.bench serving`): step5-nano behind the whole of `fourstep serve`,
-{SLOTS} slots, width policy auto; worker and client are two processes on the same cores, over
-loopback. Added by gRPC: {ANSWERS} answers of {TOKENS} tokens with gRPC and as many from the same
-process's runtime without, in turns, no prompt cached; the first token includes tokenizing; between
-messages is an answer's mean. Streams: {STREAMS} opened at once, greedy and sampled; right are those
-that got the tokens of the same request alone; overtaken: how many later requests had a first token
-before one, at most. Refusals: {SLOTS} streams run and the queue is full; windows of {WINDOW:g} s
-with and without {RATE} more requests a second, in turns, {ROUNDS} times. Idle: processor time of
+{SLOTS} slots, width policy auto; steps of one answer leave one core to others, as the worker
+always does; worker and client are two processes on the same cores, over loopback. Added by gRPC:
+{ANSWERS} answers of {TOKENS} tokens from the same process's runtime without gRPC, as many through
+it to a client that only reads and writes frames, which is what the bars are for, and as many to
+the client of grpcio, whose own work takes the same cores; in turns, no prompt cached; the first
+token includes tokenizing; between messages is an answer's mean. Streams: {STREAMS} opened at
+once, greedy and sampled; right are those that got the tokens of the same request alone;
+overtaken: how many later requests had a first token before one, at most. Refusals: {SLOTS}
+streams run and the queue is full; windows of {WINDOW:g} s with and without {RATE} more requests a
+second, in turns, {ROUNDS} times. Idle: processor time of
 the worker in {IDLE:g} s with a client connected."""
 
 
@@ -61,6 +73,7 @@ class Found:
 
     direct: Added
     remote: Added
+    by_grpcio: Added
     right: int
     streams: tuple[Stream, ...]
     seconds: float
@@ -94,7 +107,8 @@ def measure(
     }
     with worker(given, log) as child, grpc.insecure_channel(child.hello["address"]) as channel:
         stub = inference_pb2_grpc.InferenceStub(channel)
-        direct, remote = added(child, stub, answers, tokens, say)
+        with Lean(child.hello["address"]) as lean:
+            ways = added(child, lean, stub, answers, tokens, say)
         say("serving: an idle worker")
         share = idle_share(child.pid, idle)
         say(f"serving: {streams} streams")
@@ -105,8 +119,9 @@ def measure(
             say(f"serving: refusals, round {number + 1} of {rounds}")
             paces.append(refusals(child.hello["address"], slots, window, first=number % 2 == 0))
     return Found(
-        direct=direct,
-        remote=remote,
+        direct=ways[0],
+        remote=ways[1],
+        by_grpcio=ways[2],
         right=right,
         streams=tuple(found),
         seconds=seconds,
@@ -126,25 +141,34 @@ def plain(text: str, tokens: int) -> Asked:
 
 def added(
     child: Child,
+    lean: Lean,
     stub: inference_pb2_grpc.InferenceStub,
     answers: int,
     tokens: int,
     say: Callable[[str], object],
-) -> tuple[Added, Added]:
-    direct, remote = Added(), Added()
+) -> tuple[Added, Added, Added]:
+    """Without gRPC, with it, and with grpcio's client."""
+    found = Added(), Added(), Added()
+    calls = (
+        lambda asked: ask(child, asked)["ms"],
+        lambda asked: one(lean, asked),
+        lambda asked: one_by_grpcio(stub, asked),
+    )
+    ways = list(zip(found, calls, strict=True))
     for number in range(-len(CODE), answers):  # a few to warm up
         if number % 20 == 0:
             say(f"serving: answer {number} of {answers}")
         asked = plain(CODE[number % len(CODE)], tokens)
-        for way in (direct, remote) if number % 2 else (remote, direct):
+        turn = number % len(ways)
+        for way, call in (*ways[turn:], *ways[:turn]):
             before = cpu_seconds(child.pid), time.process_time()
-            ms = one(stub, asked) if way is remote else ask(child, asked)["ms"]
+            ms = call(asked)
             if number >= 0:
                 way.add(ms)
                 way.worker_cpu += cpu_seconds(child.pid) - before[0]
                 way.client_cpu += time.process_time() - before[1]
                 way.messages += len(ms)
-    return direct, remote
+    return found
 
 
 def ask(child: Child, asked: Asked) -> dict[str, list[float]]:
@@ -233,7 +257,8 @@ def _added(found: Found, first: float, between: float) -> Table:
         rows=(
             row("runtime alone", found.direct),
             row("through gRPC", found.remote),
-            ("added, medians", f"{first:.2f}", f"{between:.3f}", "", ""),
+            row("to grpcio's client", found.by_grpcio),
+            ("added by gRPC, medians", f"{first:.2f}", f"{between:.3f}", "", ""),
         ),
     )
 

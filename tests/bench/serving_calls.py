@@ -1,6 +1,7 @@
 """What a client of a worker sees: one answer, many streams at once, a pace under refusals.
 
-Knows calls and the clock. Keeps true: what is timed is counted at the client, in its own process.
+Knows calls and the clock. Keeps true: what is timed is counted at the client, in its own process;
+refusals come from a client that takes next to no processor time.
 """
 
 import asyncio
@@ -15,6 +16,10 @@ import grpc.aio
 from fourstep.v1 import control_pb2, control_pb2_grpc, inference_pb2_grpc
 from fourstep.v1 import inference_pb2 as pb
 
+from tests.bench.lean import Lean
+
+GENERATE = "/fourstep.v1.Inference/Generate"
+REFUSED = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
 Asked = tuple[str, Mapping[str, Any]]  # a text and its sampling parameters
 _numbers = itertools.count()
 
@@ -41,8 +46,15 @@ class Stream:
         return max((b - a for a, b in itertools.pairwise(self.times)), default=0.0)
 
 
-def one(stub: inference_pb2_grpc.InferenceStub, asked: Asked) -> list[float]:
-    """Milliseconds from the call to each message, with the plain client."""
+def one(client: Lean, asked: Asked) -> list[float]:
+    """Milliseconds from the call to each message."""
+    request = request_of(asked).SerializeToString()
+    start = time.perf_counter()
+    return [1e3 * (time.perf_counter() - start) for _ in client.call(GENERATE, request)]
+
+
+def one_by_grpcio(stub: inference_pb2_grpc.InferenceStub, asked: Asked) -> list[float]:
+    """The same, with gRPC's own client for Python."""
     request = request_of(asked)
     start = time.perf_counter()
     return [1e3 * (time.perf_counter() - start) for _ in stub.Generate(request)]
@@ -87,12 +99,7 @@ def pace(
 async def _pace(
     address: str, asked: Sequence[Asked], slots: int, rate: float, seconds: float, first: bool
 ) -> Pace:
-    # Refusals come over a connection of their own: they are other clients'.
-    options = [("grpc.use_local_subchannel_pool", 1)]
-    async with (
-        grpc.aio.insecure_channel(address) as channel,
-        grpc.aio.insecure_channel(address, options) as other,
-    ):
+    async with grpc.aio.insecure_channel(address) as channel:
         counts = [0]
         tasks: list[asyncio.Task[None]] = []
         for some, waiting in ((asked[:slots], 0), (asked[slots:], len(asked) - slots)):
@@ -104,7 +111,8 @@ async def _pace(
         for beside in (first, not first):
             before, start = counts[0], time.perf_counter()
             if beside:
-                refused = await _refusals(other, request_of(asked[0]), rate, seconds)
+                given = address, request_of(asked[0]).SerializeToString(), rate, seconds
+                refused = await asyncio.to_thread(_refusals, *given)
             else:
                 await asyncio.sleep(seconds)
             found[beside] = (counts[0] - before) / (time.perf_counter() - start)
@@ -131,22 +139,20 @@ async def _until(channel: grpc.aio.Channel, *, running: int, queued: int) -> Non
         await asyncio.sleep(0.02)
 
 
-async def _refusals(
-    channel: grpc.aio.Channel, request: pb.GenerateRequest, rate: float, seconds: float
-) -> int:
+def _refusals(address: str, request: bytes, rate: float, seconds: float) -> int:
     """How many were refused of those that were sent, evenly, however long each takes."""
-    stub, start = inference_pb2_grpc.InferenceStub(channel), time.perf_counter()
-
-    async def refused() -> bool:
-        try:
-            async for _ in stub.Generate(request):
-                return False
-        except grpc.aio.AioRpcError as error:
-            return error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-        return False
-
-    tasks = []
-    for number in range(round(rate * seconds)):
-        await asyncio.sleep(number / rate - (time.perf_counter() - start))
-        tasks.append(asyncio.create_task(refused()))
-    return sum(await asyncio.gather(*tasks))
+    refused = ended = 0
+    with Lean(address) as client:
+        start, calls = time.perf_counter(), round(rate * seconds)
+        for number in range(1, calls + 1):
+            client.start(GENERATE, request)
+            next_at = start + number / rate
+            while (left := next_at - time.perf_counter()) > 0:
+                for came in client.receive(left):
+                    ended += came.status is not None
+                    refused += came.status == REFUSED
+        while ended < calls:
+            for came in client.receive():
+                ended += came.status is not None
+                refused += came.status == REFUSED
+    return refused

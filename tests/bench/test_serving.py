@@ -21,6 +21,7 @@ def found(**changes: object) -> Found:
     fields = {
         "direct": direct,
         "remote": remote,
+        "by_grpcio": remote,
         "right": 2,
         "streams": (stream(1.0, 1.5), stream(2.0, 2.1)),
         "seconds": 2.0,
