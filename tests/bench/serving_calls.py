@@ -1,18 +1,17 @@
 """What a client of a worker sees: one answer, many streams at once, a pace under refusals.
 
-Knows calls and the clock. Keeps true: what is timed is counted at the client, in its own process;
-refusals come from a client that takes next to no processor time.
+Knows calls and the clock. Keeps true: what is timed is counted at the client, in its own process,
+which takes next to no processor time.
 """
 
-import asyncio
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
-import grpc.aio
 from fourstep.v1 import control_pb2, control_pb2_grpc, inference_pb2_grpc
 from fourstep.v1 import inference_pb2 as pb
 
@@ -61,21 +60,20 @@ def one_by_grpcio(stub: inference_pb2_grpc.InferenceStub, asked: Asked) -> list[
 
 
 def together(address: str, asked: Sequence[Asked]) -> list[Stream]:
-    """All at once, each a stream of its own."""
-
-    async def main() -> list[Stream]:
-        async with grpc.aio.insecure_channel(address) as channel:
-            return await asyncio.gather(*(_stream(channel, request_of(each)) for each in asked))
-
-    return asyncio.run(main())
-
-
-async def _stream(channel: grpc.aio.Channel, request: pb.GenerateRequest) -> Stream:
-    found = Stream()
-    async for message in inference_pb2_grpc.InferenceStub(channel).Generate(request):
-        found.times.append(time.perf_counter())
-        found.tokens.extend(message.token_ids)
-    return found
+    """All at once, in their order, by one connection."""
+    requests = [request_of(each).SerializeToString() for each in asked]
+    with Lean(address) as client:
+        streams = {client.start(GENERATE, request): Stream() for request in requests}
+        left = len(streams)
+        while left:
+            for came in client.receive():
+                if came.message is None:
+                    left -= 1
+                    continue
+                stream = streams[came.call]
+                stream.times.append(time.perf_counter())
+                stream.tokens.extend(pb.GenerateResponse.FromString(came.message).token_ids)
+    return list(streams.values())
 
 
 @dataclass(kw_only=True)
@@ -88,71 +86,78 @@ class Pace:
     seconds: float
 
 
+class _Streams:
+    """Calls of one connection; how many messages they have got, and how many have ended."""
+
+    def __init__(self, client: Lean) -> None:
+        self._client = client
+        self.messages = self.ended = 0
+
+    def start(self, asked: Sequence[Asked]) -> None:
+        for each in asked:
+            self._client.start(GENERATE, request_of(each).SerializeToString())
+
+    def read(self, seconds: float) -> None:
+        end = time.perf_counter() + seconds
+        while (left := end - time.perf_counter()) > 0:
+            for came in self._client.receive(left):
+                self.messages += came.message is not None
+                self.ended += came.message is None
+
+
+def _until(
+    control: control_pb2_grpc.ControlStub,
+    meanwhile: Callable[[float], None],
+    *,
+    running: int,
+    queued: int,
+) -> None:
+    """Until the worker has so many answers, for a minute at most."""
+    wanted = {"running": running, "loading": 0, "queued": queued}
+    for _ in range(3000):
+        load = control.GetLoad(control_pb2.GetLoadRequest())
+        if all(getattr(load, name) == value for name, value in wanted.items()):
+            return
+        meanwhile(0.02)
+    raise TimeoutError(f"the worker never had {wanted}")
+
+
 def pace(
     address: str, asked: Sequence[Asked], *, slots: int, rate: float, seconds: float, first: bool
 ) -> Pace:
     """`slots` streams run and the rest fill the queue; two windows of so many seconds, in one of
-    which more requests are sent at this rate. `first`: in the first one."""
-    return asyncio.run(_pace(address, asked, slots, rate, seconds, first))
-
-
-async def _pace(
-    address: str, asked: Sequence[Asked], slots: int, rate: float, seconds: float, first: bool
-) -> Pace:
-    async with grpc.aio.insecure_channel(address) as channel:
-        counts = [0]
-        tasks: list[asyncio.Task[None]] = []
-        for some, waiting in ((asked[:slots], 0), (asked[slots:], len(asked) - slots)):
-            calls = (_count(channel, request_of(each), counts) for each in some)
-            tasks.extend(map(asyncio.create_task, calls))
-            await _until(channel, running=slots, queued=waiting)
-        found: dict[bool, float] = {}
-        refused = 0
-        for beside in (first, not first):
-            before, start = counts[0], time.perf_counter()
-            if beside:
-                given = address, request_of(asked[0]).SerializeToString(), rate, seconds
-                refused = await asyncio.to_thread(_refusals, *given)
-            else:
-                await asyncio.sleep(seconds)
-            found[beside] = (counts[0] - before) / (time.perf_counter() - start)
-        over = [task for task in tasks[:slots] if task.done()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await _until(channel, running=0, queued=0)
-        assert not over, "the answers were too short for the windows"
+    which more requests are sent at this rate, by a client of their own. `first`: in the first."""
+    with grpc.insecure_channel(address) as channel, ThreadPoolExecutor() as pool:
+        control = control_pb2_grpc.ControlStub(channel)
+        with Lean(address) as client:
+            streams = _Streams(client)
+            for some, waiting in ((asked[:slots], 0), (asked[slots:], len(asked) - slots)):
+                streams.start(some)
+                _until(control, streams.read, running=slots, queued=waiting)
+            found: dict[bool, float] = {}
+            refused = 0
+            for beside in (first, not first):
+                before, start = streams.messages, time.perf_counter()
+                given = address, asked[0], rate, seconds
+                refusals = pool.submit(refusals_of, *given) if beside else None
+                streams.read(seconds)
+                found[beside] = (streams.messages - before) / (time.perf_counter() - start)
+                refused += refusals.result() if refusals else 0
+        _until(control, time.sleep, running=0, queued=0)  # whose client has left is cancelled
+        assert not streams.ended, "the answers were too short for the windows"
         return Pace(alone=found[False], beside=found[True], refused=refused, seconds=seconds)
 
 
-async def _count(channel: grpc.aio.Channel, request: pb.GenerateRequest, counts: list[int]) -> None:
-    async for _ in inference_pb2_grpc.InferenceStub(channel).Generate(request):
-        counts[0] += 1
-
-
-async def _until(channel: grpc.aio.Channel, *, running: int, queued: int) -> None:
-    stub = control_pb2_grpc.ControlStub(channel)
-    while True:
-        load = await stub.GetLoad(control_pb2.GetLoadRequest())
-        if (load.running, load.loading, load.queued) == (running, 0, queued):
-            return
-        await asyncio.sleep(0.02)
-
-
-def _refusals(address: str, request: bytes, rate: float, seconds: float) -> int:
+def refusals_of(address: str, asked: Asked, rate: float, seconds: float) -> int:
     """How many were refused of those that were sent, evenly, however long each takes."""
-    refused = ended = 0
+    request, codes = request_of(asked).SerializeToString(), list[int | None]()
     with Lean(address) as client:
         start, calls = time.perf_counter(), round(rate * seconds)
         for number in range(1, calls + 1):
             client.start(GENERATE, request)
             next_at = start + number / rate
             while (left := next_at - time.perf_counter()) > 0:
-                for came in client.receive(left):
-                    ended += came.status is not None
-                    refused += came.status == REFUSED
-        while ended < calls:
-            for came in client.receive():
-                ended += came.status is not None
-                refused += came.status == REFUSED
-    return refused
+                codes += [came.status for came in client.receive(left)]
+        while len(codes) < calls:
+            codes += [came.status for came in client.receive()]
+    return codes.count(REFUSED)
