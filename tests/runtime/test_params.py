@@ -201,10 +201,12 @@ def noted(
     monkeypatch: pytest.MonkeyPatch, params: SamplingParams, drafts: list[int], *, wrong: int = 0
 ) -> tuple[list[tuple[int, int]], list[Step]]:
     """What the policy was told, and the steps."""
-    made, policy, texts = shared(3), Noting(), {"tokenizer": TOKENIZER, "grammars": GRAMMARS}
+    made, policy = shared(3), Noting()
     with monkeypatch.context() as patch:
         foretell(patch, made, prompt(), drafts, wrong=wrong)
-        _, *steps = generate(made, prompt(), params, policy=policy, **texts)
+        _, *steps = generate(
+            *(made, prompt(), params), policy=policy, tokenizer=TOKENIZER, grammars=GRAMMARS
+        )
     return policy.told, steps
 
 
