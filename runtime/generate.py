@@ -63,9 +63,14 @@ def check_request(engine: Engine, prompt: Sequence[int], params: SamplingParams)
     """Refuse what can never run: ValueError naming what is wrong."""
     check_prompt(prompt, engine.config.vocab_size)
     check_ids(params, engine.config.vocab_size)
-    needed = len(prompt) + params.max_tokens
-    if needed > engine.context:
+    check_length(len(prompt), params.max_tokens, engine.context)
+
+
+def check_length(prompt_tokens: int, max_tokens: int, context: int) -> None:
+    """Refuse what is longer than a context: ValueError with the numbers."""
+    needed = prompt_tokens + max_tokens
+    if needed > context:
         raise ValueError(
-            f"{len(prompt)} prompt tokens + max_tokens {params.max_tokens} = {needed} positions "
-            f"exceed the context of {engine.context}"
+            f"{prompt_tokens} prompt tokens + max_tokens {max_tokens} = {needed} positions "
+            f"exceed the context of {context}"
         )

@@ -57,6 +57,10 @@ def open_served(config: ServeConfig, *, observer: Observer | None = None) -> Ser
     model, asked = config.model, engine_request(config)
     checkpoint, weights = open_checkpoint(model.checkpoint, drafting=model.spec_tokens != 0)
     dims = checkpoint.config
+    if model.context > dims.max_positions:
+        raise ValueError(
+            f"model.context = {model.context}: the model has {dims.max_positions} positions"
+        )
     tokenizer = Tokenizer.open(model.checkpoint, vocab_size=dims.vocab_size, bos_id=dims.bos_id)
     grammars = Grammars(tokenizer, eos_ids=dims.stop_ids)
     template = template_of(model.checkpoint, tokenizer)

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from graphs.config import ModelConfig
 from runtime.answer import Request
 from runtime.chat import Chat, ChatTemplate
+from runtime.generate import check_length
 from runtime.parsers.reasoning import Markers
 from runtime.request import SamplingParams, check_prompt
 from runtime.service import Service
@@ -152,7 +153,9 @@ class Served:
         salt: str = "",
         draft_tokens: int | None = None,
     ) -> Reading:
-        """`remaining`: seconds until the caller's deadline."""
+        """`remaining`: seconds until the caller's deadline. Raises ValueError."""
+        # Here and not by the engine, whose context is that of its programs and may be longer.
+        check_length(len(asked.ids), params.max_tokens, self.context)
         request = Request(
             # To the engine each is another one: what it still ends of a call that is over does not
             # keep the caller's id.

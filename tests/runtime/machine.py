@@ -2,14 +2,15 @@
 
 Knows how to make one, what each request says alone, and what must hold between two steps. Keeps
 true: an answer says a beginning of what it says alone, logprobs included, has one end and nothing
-after it; every block is free, a slot's, or the cache's; a slot's rows in memory have the bits of a
-cold run.
+after it; every block is free, a slot's, or the cache's; free blocks hold nothing that may be read,
+and nobody writes to them; a slot's rows in memory have the bits of a cold run.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,14 +18,14 @@ from torch import Tensor
 from graphs.cache import cache_folder
 from graphs.ops.build import build_kernels, load_kernels, set_threads
 from graphs.plan import EnginePlan
-from graphs.state import BLOCK
+from graphs.state import BLOCK, KvPool
 from runtime import failpoints
 from runtime.answer import Answer, End, Output, Phase, Request
 from runtime.engine import Engine
 from runtime.generate import generate
 from runtime.grammar import Grammars
 from runtime.logprobs import TokenLogprobs
-from runtime.pools import PoolSizes
+from runtime.pools import Pool, PoolSizes
 from runtime.request import SamplingParams, Step
 from runtime.scheduler import Limits, Scheduler
 from runtime.tokenizer import Tokenizer
@@ -37,6 +38,7 @@ CONTEXT = 448
 WIDE = "window over a block, two MTP layers"
 NARROW = "four groups, NVFP4"
 ROOMY = PoolSizes(full=48, sliding=64)
+POISON = 1000.0  # far from any key or value
 
 
 @cache
@@ -134,18 +136,24 @@ class Machine:
         grammars: Grammars | None = None,
     ) -> None:
         self.shape, self.texts = shape, (tokenizer, grammars)
-        self.engine = engine_of(shape, slots=slots, pools=pools)
         self.now = 0.0
-        self.scheduler = Scheduler(
-            self.engine,
-            limits=limits,
-            tokenizer=tokenizer,
-            grammars=grammars,
-            clock=lambda: self.now,
+        self.run_by(
+            Scheduler(
+                engine_of(shape, slots=slots, pools=pools),
+                limits=limits,
+                tokenizer=tokenizer,
+                grammars=grammars,
+                clock=lambda: self.now,
+            )
         )
-        self.memory = self.scheduler.seats.memory
         self.requests: dict[str, Request] = {}
         self.said: dict[tuple[str, int], Said] = {}
+
+    def run_by(self, scheduler: Scheduler) -> None:
+        """One that has run nothing."""
+        self.scheduler, self.engine = scheduler, scheduler.engine
+        self.memory = scheduler.seats.memory
+        self._poison()
 
     def submit(self, prompt: Sequence[int], params: SamplingParams, **more: object) -> str:
         """Its id."""
@@ -174,6 +182,9 @@ class Machine:
         for said in self.said.values():
             assert said.end is not None
         assert self.memory.cache.full.used == self.memory.cache.sliding.used == 0
+        for pool, layers in self._pools():
+            for layer in layers:
+                assert (layer.k[list(pool.free)] == POISON).all(), "somebody wrote to a free block"
         assert self.scheduler.seats.free == self.engine.state.slots
 
     def ask(self, prompt: Sequence[int], params: SamplingParams, **more: object) -> Said:
@@ -192,6 +203,25 @@ class Machine:
         self.memory.check()
         slots = [answer.slot for answer in self.live]
         assert len(set(slots)) == len(slots) == self.engine.state.slots - self.scheduler.seats.free
+
+    def _pools(self) -> list[tuple[Pool[Any], list[KvPool]]]:
+        """Each pool, and the layers whose blocks it has."""
+        sliding = self.memory._sliding
+        full = [layer for layer in self.engine.state.layers if not any(layer is s for s in sliding)]
+        return [(self.memory.cache.full, full), (self.memory.cache.sliding, sliding)]
+
+    def _poison(self) -> None:
+        """A row that is read before it is written, or after its block was given back, shows."""
+
+        def given(pool: Pool[Any], layers: list[KvPool], block: int) -> None:
+            for tensor in (tensor for layer in layers for tensor in (layer.k, layer.v)):
+                tensor[block] = POISON
+            type(pool).give(pool, block)
+
+        for pool, layers in self._pools():
+            for layer in layers:
+                layer.k[1:], layer.v[1:] = POISON, POISON
+            vars(pool)["give"] = partial(given, pool, layers)
 
     def _take(self, output: Output) -> None:
         request, said = self.requests[output.request_id], self.said[output.request_id, output.index]

@@ -43,12 +43,13 @@ def test_sliding_memory_is_constant() -> None:
     assert long.full == 2**20 // BLOCK
 
 
+@pytest.mark.parametrize(("length", "chunk"), [(60, 16), (300, 256)])
 def test_long_text_over_a_reused_circle_equals_unlimited_memory(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, length: int, chunk: int
 ) -> None:
     """Decoding far past the circle: reused blocks give the tokens of blocks that are never
-    reused."""
-    model, prompt = golden_model(), golden()["prompt_60"].tolist()
+    reused. A chunk that is longer than the window and a block too."""
+    model, prompt = golden_model(), golden()["prompt_60"].repeat(5)[:length].tolist()
     params = SamplingParams(max_tokens=200, ignore_eos=True, temperature=0.9, seed=5)
     found, highest = [], []
     for circle in (True, False):
@@ -56,9 +57,9 @@ def test_long_text_over_a_reused_circle_equals_unlimited_memory(
             monkeypatch.setattr(BlockPlan, "of", unlimited)
         made = Engine(
             *(model.config, model.weights),
-            plan=EnginePlan(batches=(1,), prefill=(16,)),
+            plan=EnginePlan(batches=(1,), prefill=(chunk,)),
             draft_tokens=3,
-            context=320,
+            context=length + 260,
         )
         steps = list(generate(made, prompt, params))
         found.append([token for step in steps for token in step.token_ids])

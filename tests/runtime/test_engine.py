@@ -145,6 +145,43 @@ def test_padding_is_never_accepted() -> None:
     assert (full.accepted, full.tokens) == (3, (0, 0, 0, 0))
 
 
+def memory_of(made: Engine, slot: int) -> list[torch.Tensor]:
+    """A copy of all that the slot's rows may read."""
+    state, config = made.state, made.config
+    assert state.history is not None
+    found = [state.history.ids[slot], state.history.hidden[slot], state.sampling.counts[slot]]
+    for layer, pool in zip((*config.layers, *config.mtp_layers), state.layers, strict=True):
+        blocks = (state.sliding_table if layer.window else state.full_table)[slot]
+        found += [pool.k[blocks], pool.v[blocks]]
+    for indexer in state.indexers:
+        if indexer is not None:
+            found += [indexer.summary[state.full_table[slot]].float()]
+            found += [indexer.ring_k[slot], indexer.ring_z[slot]]
+    return [tensor.clone() for tensor in found]
+
+
+def test_a_call_writes_to_its_own_slots_alone() -> None:
+    """Fault D3: entries without a turn, and a chunk with less than its rows."""
+    made = engine(slots=3, plan=EnginePlan(batches=(4,), prefill=(16,)))
+    for slot in range(3):
+        made.prefill([5, 6, 7, 8], slot, GREEDY)
+    before = [memory_of(made, slot) for slot in (0, 2)]
+    made.decode([turn(slot=1, position=4, drafts=1)])
+    made.prefill([9, 8], 1, GREEDY)
+    made.observe(1, 2, 1)
+    for slot, one in zip((0, 2), before, strict=True):
+        assert all(map(torch.equal, one, memory_of(made, slot)))
+
+
+def test_calls_name_the_scratch_slot_until_they_are_told_another() -> None:
+    """They run before that, to be captured."""
+    made = engine(slots=2)
+    for bound in made._decoders.values():
+        assert (bound.inputs[0].array[:, 0] == 2).all()
+    for bound in (*made._prefills.values(), *made._observers.values()):
+        assert bound.inputs[0].array[0] == 2
+
+
 class Recording(EagerCompiler):
     """Says which programs it was asked to load."""
 

@@ -90,13 +90,14 @@ def test_rows_that_the_mtp_layers_left_out_are_not_cached(
     machine, skipped = Machine(NARROW), list[int]()
     # A look in 45 steps is what may be spent.
     costs = StepCosts(plain=1.0, drafted=[9.0] * 3, look=[0.015 * 45] * 40, limit=None)
-    machine.scheduler = Scheduler(
-        engine_of(NARROW, slots=4, pools=ROOMY),
-        costs=dict.fromkeys((1, 2, 4), costs),
-        prior=[0.1] * 3,
-        clock=lambda: machine.now,
+    machine.run_by(
+        Scheduler(
+            engine_of(NARROW, slots=4, pools=ROOMY),
+            costs=dict.fromkeys((1, 2, 4), costs),
+            prior=[0.1] * 3,
+            clock=lambda: machine.now,
+        )
     )
-    machine.engine, machine.memory = machine.scheduler.engine, machine.scheduler.seats.memory
     note = machine.memory.skipped
 
     def noted(slot: int, end: int) -> None:

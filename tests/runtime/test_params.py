@@ -17,11 +17,12 @@ from runtime.engine import Engine
 from runtime.exchange import Turn
 from runtime.generate import generate
 from runtime.grammar import Grammars
-from runtime.request import Constraint, Finish, SamplingParams
+from runtime.request import Constraint, Finish, SamplingParams, Step
 from runtime.rules import bits
+from runtime.width import FixedWidth
 from tests.graphs.whole import golden, golden_model
 from tests.runtime.foretold import foretell
-from tests.runtime.tiny_grammars import END, EOS_IDS, GRAMMARS, SCHEMA, TOKENIZER
+from tests.runtime.tiny_grammars import END, EOS_IDS, GRAMMARS, SCHEMA, TOKENIZER, encode
 
 VOCAB = 384
 PLAN = EnginePlan(batches=(1, 2), prefill=(64,))
@@ -183,6 +184,42 @@ def test_a_constraint_begins_behind_the_reasoning(monkeypatch: pytest.MonkeyPatc
         assert finish == Finish("stop")
         assert re.search("</think>[0-9]{4}$", text)
     assert len(places) > 1
+
+
+class Noting(FixedWidth):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(count=3)
+        self.told: list[tuple[int, int]] = []
+
+    def verified(self, drafted: int, accepted: int) -> None:
+        self.told.append((drafted, accepted))
+
+
+def noted(
+    monkeypatch: pytest.MonkeyPatch, params: SamplingParams, drafts: list[int], *, wrong: int = 0
+) -> tuple[list[tuple[int, int]], list[Step]]:
+    """What the policy was told, and the steps."""
+    made, policy = shared(3), Noting()
+    with monkeypatch.context() as patch:
+        foretell(patch, made, prompt(), drafts, wrong=wrong)
+        _, *steps = generate(
+            *(made, prompt(), params), policy=policy, tokenizer=TOKENIZER, grammars=GRAMMARS
+        )
+    return policy.told, steps
+
+
+def test_the_policy_is_told_of_every_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault J5: of those that the rules forbid as well, which no step verifies."""
+    params = SamplingParams(max_tokens=16, ignore_eos=True)
+    told, steps = noted(monkeypatch, params, answer(shared(0), params)[0], wrong=3)
+    assert told[:-1] == [(3, step.accepted) for step in steps[:-1]]  # the last one is cut
+    assert len(set(told)) > 1
+    digits = dataclasses.replace(params, constraint=Constraint(kind="regex", source="[0-9]{9}"))
+    told, steps = noted(monkeypatch, digits, encode("x") * 20)
+    assert not any(step.drafted for step in steps)
+    assert told == [(3, 0)] * len(steps)
 
 
 def test_the_answers_of_one_request_differ_and_repeat() -> None:

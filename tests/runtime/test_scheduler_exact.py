@@ -4,13 +4,17 @@ The machine compares tokens, text, logprobs and ends with the request alone; her
 for which that is hard, and proof that what should have happened did: preemptions and cache hits.
 """
 
+from collections.abc import Callable
+
 import pytest
 
+from runtime.answer import Answer
 from runtime.pools import PoolSizes
 from runtime.request import Constraint, SamplingParams
 from runtime.scheduler import Limits
 from tests.graphs.whole import golden
-from tests.runtime.machine import NARROW, WIDE, Machine, Said, tokens
+from tests.runtime.foretold import foretell
+from tests.runtime.machine import NARROW, WIDE, Machine, Said, alone, tokens
 from tests.runtime.tiny_grammars import GRAMMARS, SCHEMA, TOKENIZER
 
 # Three of the texts below do not fit at once: 3 x 4 full blocks.
@@ -111,6 +115,27 @@ def test_texts_that_part_near_a_blocks_end_draft_as_if_alone(other: int) -> None
         assert warm.steps == Machine(WIDE).ask(prompt, params).steps
 
 
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_a_prompt_that_is_given_up_half_way_leaves_what_a_whole_one_does(chunks: int) -> None:
+    """Fault F1: the last MTP rows of a chunk have seen the first tokens of the next one, which may
+    never be run."""
+    machine, params = Machine(WIDE), SamplingParams(max_tokens=30)
+    prompt = tokens(64 * chunks + 67)
+    name = machine.submit(prompt, params)
+    for _ in range(chunks):
+        machine.step()
+    machine.scheduler.cancel(name)
+    machine.run()
+    for reused in (64 * chunks, 64 * chunks + 64):
+        name = machine.submit(prompt, params)
+        machine.step()
+        machine.check_rows(machine.live[0])
+        machine.run()
+        warm = machine.said[name, 0]
+        assert cached(warm) == reused
+        assert warm.steps == Machine(WIDE).ask(prompt, params).steps
+
+
 def test_the_answers_of_one_request_are_its_choices() -> None:
     machine = Machine()
     name = machine.submit(tokens(70), SamplingParams(n=6, max_tokens=30, temperature=1.0))
@@ -155,6 +180,25 @@ def test_whole_blocks_of_an_answer_are_found_wherever_a_text_goes_on(
     for cut in (130, 150, 195):
         params = SamplingParams(max_tokens=24, temperature=1.0)
         assert cached(machine.ask(text[:cut] + tokens(3, cut), params)) == cut // 64 * 64
+
+
+def test_nothing_behind_the_end_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault G1: rows of a window were run that would make the text's block whole."""
+    computed: list[int] = []
+    for length in range(55, 62):
+        machine, prompt = Machine(), tokens(length)
+        close = machine.scheduler.seats.close
+
+        def noted(answer: Answer, close: Callable[[Answer], None] = close) -> None:
+            computed.append(answer.computed)
+            close(answer)
+
+        monkeypatch.setattr(machine.scheduler.seats, "close", noted)
+        said = alone(NARROW, tuple(prompt), SamplingParams(max_tokens=20)).tokens
+        foretell(monkeypatch, machine.engine, prompt, said)
+        machine.ask(prompt, SamplingParams(max_tokens=63 - length))
+        assert len(machine.memory.cache) == 0
+    assert max(computed) >= 64
 
 
 def cached(said: Said) -> int:

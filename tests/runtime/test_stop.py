@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from graphs.plan import EnginePlan
+from graphs.state import BLOCK
 from runtime.engine import Engine, EngineError
 from runtime.exchange import Committed
 from runtime.generate import generate
@@ -57,6 +58,7 @@ def run(made: Engine, prompt: list[int], params: SamplingParams) -> tuple[list[i
     steps = list(generate(made, prompt, params))
     assert all(step.finish_reason is None for step in steps[:-1])
     assert all(step.accepted <= len(step.token_ids) for step in steps)
+    assert len(steps[-1].drafted) <= len(steps[-1].token_ids), "drafts behind the end are counted"
     return [token for step in steps for token in step.token_ids], steps[-1].finish_reason
 
 
@@ -113,13 +115,17 @@ def test_a_rejected_stop_draft_does_not_finish(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("draft_tokens", [0, 1, 2, 3])
-def test_the_last_tokens_before_the_context_end_are_right(draft_tokens: int) -> None:
-    """Fault G6: a request that fills the context to its last position."""
-    prompt, text = golden()["prompt_60"].tolist(), golden()["greedy_60"].tolist()
-    room = 40
-    made = engine(draft_tokens, context=len(prompt) + room)
+@pytest.mark.parametrize("length", [60, 24])
+def test_the_last_tokens_before_the_context_end_are_right(draft_tokens: int, length: int) -> None:
+    """Fault G6: a request that fills the context to its last position, which may be a block's."""
+    prompt, room = golden()["prompt_60"].tolist()[:length], 40
     params = SamplingParams(max_tokens=room, ignore_eos=True)
-    assert run(made, prompt, params) == (text, "length")
+    expected = run(engine(0), prompt, params)
+    assert length != 60 or expected == (golden()["greedy_60"].tolist(), "length")
+    made = engine(draft_tokens, context=length + room)
+    # The last window begins at the last position but one, and its rows are somebody's as well.
+    assert made.state.full_table.shape[1] * BLOCK >= length + room - 1 + draft_tokens
+    assert run(made, prompt, params) == expected
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ Capabilities that are not accepted, failures that look like answers, tokens that
 messages. Keeps true: what is advertised is taken to its edge, and not beyond.
 """
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +16,15 @@ from fourstep.v1 import control_pb2
 from fourstep.v1 import inference_pb2 as pb
 
 from runtime import failpoints, streams
+from runtime.answer import End, Output
+from runtime.numbers import Numbers
+from runtime.request import SamplingParams, Step
+from runtime.stop import Scanner
+from server.cli_serve import open_served
+from server.rpc.answering import Answers
+from server.rpc.served import Asked
 from tests.server.rpc.test_inference import health, idle, joined
-from tests.server.rpc.working import CONTEXT, Running, running, text_request, until
+from tests.server.rpc.working import CONTEXT, Running, running, text_request, tiny_config, until
 
 SOURCES: dict[str, Any] = {
     "json_schema": '{"type": "integer"}',
@@ -62,6 +70,19 @@ def test_each_advertised_constraint_is_accepted(
         constraint = pb.Constraint(after_reasoning=False, **{kind: SOURCES[kind]})
         request = text_request(constraint=constraint, max_tokens=3, ignore_eos=False)
         assert code_of(worker, request) == "OK", kind
+
+
+@pytest.mark.parametrize("template", [True, False])
+def test_chats_are_advertised_where_they_are_accepted(
+    worker: Running, monkeypatch: pytest.MonkeyPatch, template: bool
+) -> None:
+    if not template:
+        monkeypatch.setattr(worker.served, "template", None)
+    request, said = text_request(max_tokens=2), pb.Message(role="user", parts=[pb.Part(text="a")])
+    request.prompt.CopyFrom(pb.Prompt(chat=pb.Chat(messages=[said])))
+    told = worker.control.GetModel(control_pb2.GetModelRequest())
+    assert told.chat == template
+    assert code_of(worker, request) == ("OK" if template else "INVALID_ARGUMENT")
 
 
 @pytest.mark.parametrize("beyond", [0, 1])
@@ -138,6 +159,31 @@ def test_tokens_one_by_one_keep_their_logprobs(worker: Running) -> None:
         assert sum(getattr(m, name) for m in by_step) == sum(getattr(m, name) for m in by_token)
 
 
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_an_incomplete_last_character_is_in_every_part(worker: Running, one_by_one: bool) -> None:
+    """Fault I4: what is parsed of an answer is all of its text."""
+    tokenizer = worker.served.tokenizer
+    tokens = tuple(tokenizer.encode("a\U0001f600")[1:-1])
+    scanned = Scanner(SamplingParams(max_tokens=len(tokens)), tokenizer=tokenizer).push(tokens)
+    answers = Answers(
+        request_id="a",
+        tokenizer=tokenizer,
+        prompt=Asked(ids=(1,)),
+        parse=True,
+        tool_choice="auto",
+        skip_special=True,
+        seed=0,
+        token_by_token=one_by_one,
+    )
+    step = Step(
+        token_ids=tokens, drafted=(), accepted=0, finish_reason="length", pieces=scanned.pieces
+    )
+    end = End(reason="length", numbers=Numbers(prompt_tokens=1))
+    messages = list(answers.messages(Output(request_id="a", index=0, step=step, end=end)))
+    assert len(messages) == (len(tokens) if one_by_one else 1)
+    assert joined(messages)[1] == "a\ufffd" == "".join(message.content for message in messages)
+
+
 @pytest.mark.parametrize("name", ["grace_seconds", "timeout_seconds"])
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0])
 def test_seconds_that_are_none_drain_nothing(worker: Running, name: str, seconds: float) -> None:
@@ -148,6 +194,24 @@ def test_seconds_that_are_none_drain_nothing(worker: Running, name: str, seconds
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert name in (caught.value.details() or "")
     assert health(worker, "") == 1, "still serving"
+
+
+def test_a_longer_context_of_the_engines_is_nobodys(
+    worker: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault E10: programs are built for a few contexts, and the next longer one is taken."""
+    prompt = len(worker.served.tokenizer.encode("def read"))
+    monkeypatch.setattr(worker.served, "context", prompt + 20)
+    assert code_of(worker, text_request(max_tokens=20)) == "OK"
+    assert code_of(worker, text_request(max_tokens=21)) == "INVALID_ARGUMENT"
+
+
+def test_a_context_that_the_model_does_not_have_is_refused(worker: Running, folder: Path) -> None:
+    """Fault E10."""
+    config, most = tiny_config(folder), worker.served.config.max_positions
+    longer = dataclasses.replace(config.model, context=most + 1)
+    with pytest.raises(ValueError, match=f"context = {most + 1}: the model has {most} positions"):
+        open_served(dataclasses.replace(config, model=longer))
 
 
 def test_the_context_is_told_with_a_prompt(worker: Running) -> None:
