@@ -38,7 +38,8 @@ class Lean:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=60)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._decoder, self._authority = Decoder(), address
+        self._address, self._blocks = address, dict[str, bytes]()
+        self._decoder, self._undecoded = Decoder(), list[bytes]()
         self._bytes, self._last = bytearray(), -1
         self._messages: dict[int, bytearray] = {}
         settings = struct.pack(">HI", _INITIAL_WINDOW, _MOST)
@@ -56,16 +57,7 @@ class Lean:
     def start(self, method: str, message: bytes) -> int:
         """Begin a call, `/package.Service/Method`; its number."""
         self._last += 2
-        headers = {
-            ":method": "POST",
-            ":scheme": "http",
-            ":path": method,
-            ":authority": self._authority,
-            "te": "trailers",
-            "content-type": "application/grpc",
-        }
-        # Sensitive: no header depends on what was sent before it.
-        block = Encoder().encode([(*item, True) for item in headers.items()])
+        block = self._blocks.get(method) or self._block(method)
         data = struct.pack(">BI", 0, len(message)) + message
         self._messages[self._last] = bytearray()
         self._socket.sendall(
@@ -73,6 +65,21 @@ class Lean:
             + _frame(_DATA, _END_STREAM, self._last, data)
         )
         return self._last
+
+    def _block(self, method: str) -> bytes:
+        """The headers of a call, which are the same each time: sensitive ones never depend on what
+        was sent before."""
+        headers = {
+            ":method": "POST",
+            ":scheme": "http",
+            ":path": method,
+            ":authority": self._address,
+            "te": "trailers",
+            "content-type": "application/grpc",
+        }
+        block = Encoder().encode([(*item, True) for item in headers.items()])
+        self._blocks[method] = block
+        return block
 
     def receive(self, timeout: float | None = None) -> list[Came]:
         """What has come next of all calls; may be nothing. Waits so many seconds at most."""
@@ -116,12 +123,19 @@ class Lean:
                 yield from self._whole(stream, payload)
             case _ if kind == _HEADERS:
                 assert flags & _END_HEADERS, "a header block in several frames"
-                headers = {str(key): str(value) for key, value in self._decoder.decode(payload)}
+                self._undecoded.append(payload)
                 if flags & _END_STREAM:
                     del self._messages[stream]
-                    yield Came(stream, status=int(headers["grpc-status"]))
+                    yield Came(stream, status=self._status())
             case _ if kind in (_RESET, _GOAWAY):
                 raise ConnectionError("the server has ended it")
+
+    def _status(self) -> int:
+        """Of the call whose trailers came last. Decoding waits until then, since a call's first
+        headers stand before its first message."""
+        headers = [self._decoder.decode(block) for block in self._undecoded][-1]
+        self._undecoded.clear()
+        return int({str(key): str(value) for key, value in headers}["grpc-status"])
 
     def _whole(self, stream: int, payload: bytes) -> Iterator[Came]:
         kept = self._messages[stream]
