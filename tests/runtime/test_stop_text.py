@@ -99,6 +99,9 @@ TEXTS = st.text(alphabet=f"aab{CAFE}\u4f60\u597d{FACE} ", min_size=1, max_size=1
 @example(ids=[EOS, 66, EOS, 67], stop=(), widths=[3], minimum=1, include=True)
 @example(ids=encode("xab"), stop=("ab",), widths=[2], minimum=0, include=False)  # at the cap
 @example(ids=encode("a" * 5), stop=("aab", "ab"), widths=[2], minimum=3, include=False)
+# Text is held back, or a character incomplete, where a stop token comes.
+@example(ids=[*encode("xa"), EOS], stop=("ab",), widths=[1], minimum=0, include=False)
+@example(ids=[*encode(FACE)[:-1], EOS], stop=("ab",), widths=[1], minimum=0, include=False)
 def test_every_cut_gives_the_text_and_the_end_of_the_whole(
     ids: list[int], stop: tuple[str, ...], widths: list[int], minimum: int, include: bool
 ) -> None:
