@@ -109,8 +109,12 @@ class Service:
         try:
             self._scheduler.check_room()
         except QueueFullError as error:
-            self._observer.refused(error)
+            self.refused(error)
             raise
+
+    def refused(self, error: Exception) -> None:
+        """To be told of a request that did not even come here, because of this."""
+        self._observer.refused(error)
 
     def cancel(self, request_id: str) -> None:
         """End a request in whatever state; its answers end as cancelled within a step. Does nothing

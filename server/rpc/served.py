@@ -204,7 +204,11 @@ class Served:
         self.service.check_room()
 
     async def _read(self, read: Callable[[], Reading], size: int) -> tuple[Reading, AsyncStream]:
-        reading = await made_of(size, read)
+        try:
+            reading = await made_of(size, read)
+        except ValueError as error:
+            self.service.refused(error)
+            raise
         return reading, await AsyncStream.open(self.service, reading.request)
 
     def close(self, key: str) -> None:

@@ -46,6 +46,7 @@ class Worker:
         self._answers = min(config.model.slots, config.limits.queued, MAX_ANSWERS)
         self._leave = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._signalled = False
         self._grace, self._timeout = config.drain.grace_s, config.drain.timeout_s
         self.listeners = tuple(
             Listener(one, config.limits, served, drain=self.drain, interceptors=interceptors(one))
@@ -61,12 +62,19 @@ class Worker:
         self._timeout = self._timeout if timeout is None else timeout
         self._leave.set()
 
+    def signalled(self) -> None:
+        """Begin to leave; again: at once. The first is a supervisor's, who may not know that the
+        worker was told to leave already."""
+        if self._signalled or not self._leave.is_set():
+            self.drain()
+        self._signalled = True
+
     async def start(self, signals: Sequence[signal.Signals] = SIGNALS) -> None:
         """Into service; `signals` are those that drain. Raises ServiceFailedError where the engine
         cannot answer."""
         loop = asyncio.get_running_loop()
         for number in signals:
-            loop.add_signal_handler(number, self.drain)
+            loop.add_signal_handler(number, self.signalled)
         try:
             await warm(self._served, answers=self._answers)
         except BaseException:

@@ -37,3 +37,28 @@ def test_what_runs_longer_than_it_may_is_cut(
         assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
         assert reason_of(caught.value) == "LEAVING"
     assert worker.code == 0
+
+
+def test_a_signal_does_not_hurry_who_leaves_already(folder: Path) -> None:
+    """A router tells it to leave, then a supervisor to stop; the next signal is in a hurry."""
+    with running(folder, grace_s=600.0, timeout_s=600.0) as worker:
+        signal = worker.worker.signalled
+        call = worker.inference.Generate(text_request(max_tokens=240))
+        next(call)
+        worker.control.Drain(control_pb2.DrainRequest(grace_seconds=0))
+        until(lambda: worker.served.draining)
+        worker.loop.call_soon_threadsafe(signal)
+        assert list(call)[-1].HasField("end")
+    assert worker.code == 0
+
+
+def test_a_second_signal_hurries(folder: Path) -> None:
+    with running(folder, grace_s=600.0, timeout_s=600.0) as worker:
+        call = worker.inference.Generate(text_request(max_tokens=240))
+        next(call)
+        for _ in range(2):
+            worker.loop.call_soon_threadsafe(worker.worker.signalled)
+        with pytest.raises(grpc.RpcError) as caught:
+            list(call)
+        assert reason_of(caught.value) == "LEAVING"
+    assert worker.code == 0
