@@ -36,6 +36,7 @@ from runtime.blocks import mapped_state
 from runtime.costs import measure
 from runtime.engine import DTYPES, Precision
 from runtime.programs import COMPILERS
+from runtime.resident import resident
 
 Progress = Callable[[str, int, int], object]  # what, done, of how many
 _CONTEXT = 1024  # positions that programs are checked on, if no chunk is longer
@@ -196,9 +197,10 @@ def _entry(chain: Exercise, made: list[Task], plan: EnginePlan) -> EngineEntry:
 
 
 def open_checkpoint(folder: Path, *, drafting: bool) -> tuple[Checkpoint, ModelWeights]:
-    """A checkpoint and its weights, mapped, without MTP layers only where they are missing.
+    """A checkpoint and its weights (runtime.resident), without MTP layers only where they are
+    missing.
 
     Missing ones are an error when there is to be drafting.
     """
     checkpoint = Checkpoint.open(folder)
-    return checkpoint, checkpoint.load(mtp=drafting or not checkpoint.missing_mtp)
+    return checkpoint, resident(checkpoint.load(mtp=drafting or not checkpoint.missing_mtp))

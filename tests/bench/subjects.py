@@ -17,6 +17,7 @@ from graphs.synthetic_weights import write_synthetic
 from runtime.bench.run import Subject
 from runtime.build import BuildOptions
 from runtime.programs import programs_of
+from runtime.resident import resident
 from runtime.store import find_or_build
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +50,7 @@ def built(
     """The checkpoint's weights and the programs that run them on THREADS threads; the artifact."""
     plan = plan or (SYNTHETIC_PLAN if folder == SYNTHETIC else PLAN)
     checkpoint = Checkpoint.open(folder)
-    weights = checkpoint.load()
+    weights = resident(checkpoint.load())
     artifact = find_or_build(
         checkpoint.config,
         weights,
