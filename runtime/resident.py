@@ -19,6 +19,7 @@ from graphs.weights import ModelWeights
 
 _ALIGNED = 64  # bytes, a cache line
 _SHARE = 0.5  # of the memory that is free
+_MEMORY, _LIMIT = Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max")
 
 
 def resident(weights: ModelWeights) -> ModelWeights:
@@ -40,7 +41,10 @@ def resident(weights: ModelWeights) -> ModelWeights:
 
 
 def available() -> int:
-    """Bytes of memory that may be taken without taking any from others."""
-    info = Path("/proc/meminfo").read_text().splitlines()
+    """Bytes of memory that may be taken without taking any from others, or the limit of a container
+    if that is less."""
+    info = _MEMORY.read_text().splitlines()
     line = next(line for line in info if line.startswith("MemAvailable"))
-    return int(line.split()[1]) * 1024
+    free = int(line.split()[1]) * 1024
+    limit = _LIMIT.read_text().strip() if _LIMIT.exists() else "max"
+    return free if limit == "max" else min(free, int(limit))
