@@ -15,11 +15,17 @@ _HUGE = 2**21  # bytes of a large page
 _ADVICE = 14  # MADV_HUGEPAGE of linux/mman.h
 
 
-def zeros(*shape: int, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
-    """Zeros of one byte or more an element, contiguous."""
+def empty(*shape: int, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+    """Of whatever the memory holds, contiguous."""
     tensor = torch.empty(shape, dtype=dtype, device=device)
     if tensor.device.type == "cpu" and sys.platform == "linux":
         _advise(tensor)
+    return tensor
+
+
+def zeros(*shape: int, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+    """Zeros of one byte or more an element, contiguous."""
+    tensor = empty(*shape, dtype=dtype, device=device)
     # Through bytes: not every dtype has a fill of its own.
     tensor.view(torch.uint8).zero_()
     return tensor

@@ -10,7 +10,6 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 
 from graphs.artifact import Artifact
 from graphs.config import ModelConfig
@@ -22,6 +21,7 @@ from runtime.exchange import Turn
 from runtime.generate import generate
 from runtime.numbers import summarise
 from runtime.programs import programs_of
+from runtime.ram import total
 from runtime.request import SamplingParams
 
 ROUNDS, REPEATS = 5, 20
@@ -39,7 +39,7 @@ def measure(
 ) -> Manifest:
     """The artifact's manifest with its costs filled in, if the model fits in memory."""
     manifest = artifact.manifest
-    if nbytes_of(weights) > _ROOM * memory():
+    if nbytes_of(weights) > _ROOM * total():
         return manifest
     progress("timing", 0, 1)
     precision: Precision = "fp32" if manifest.precision == "fp32" else "bf16"
@@ -117,10 +117,3 @@ def _prior(engine: Engine) -> tuple[float, ...]:
     shares = [rate / before if before else 0.0 for before, rate in pairs]
     shares += [_LEAST] * (engine.draft_tokens - len(shares))
     return tuple(round(min(_MOST, max(_LEAST, share)), 3) for share in shares)
-
-
-def memory() -> int:
-    """Bytes of memory of this machine."""
-    info = Path("/proc/meminfo").read_text().splitlines()
-    total = next(line for line in info if line.startswith("MemTotal"))
-    return int(total.split()[1]) * 1024

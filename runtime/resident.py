@@ -7,19 +7,19 @@ A step reads weights from end to end, and those of a mapped file mostly by pages
 a walk through the page tables, which is longer yet in a virtual machine.
 """
 
-from pathlib import Path
+import itertools
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from graphs.pages import zeros
+from graphs.pages import empty
 from graphs.trees import nbytes_of, tensors_of
 from graphs.weights import ModelWeights
+from runtime.ram import available
 
-_ALIGNED = 64  # bytes, a cache line
+_ALIGNED = 64  # bytes, a cache line, at which torch's own memory begins
 _SHARE = 0.5  # of the memory that is free
-_MEMORY, _LIMIT = Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max")
 
 
 def resident(weights: ModelWeights) -> ModelWeights:
@@ -28,23 +28,12 @@ def resident(weights: ModelWeights) -> ModelWeights:
     if nbytes_of(weights) > _SHARE * available():
         return weights
     sizes = [-(-tensor.nbytes // _ALIGNED) * _ALIGNED for tensor in tensors_of(weights)]
-    arena = zeros(sum(sizes) + _ALIGNED, dtype=torch.uint8)
-    begin = -arena.data_ptr() % _ALIGNED
+    arena = empty(sum(sizes), dtype=torch.uint8)
+    begins = itertools.accumulate(sizes, initial=0)
 
     def placed(tensor: Tensor) -> Tensor:
-        nonlocal begin
+        begin = next(begins)
         place = arena[begin : begin + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-        begin += -(-tensor.nbytes // _ALIGNED) * _ALIGNED
         return place.copy_(tensor)
 
     return tree_map_only(Tensor, placed, weights)
-
-
-def available() -> int:
-    """Bytes of memory that may be taken without taking any from others, or the limit of a container
-    if that is less."""
-    info = _MEMORY.read_text().splitlines()
-    line = next(line for line in info if line.startswith("MemAvailable"))
-    free = int(line.split()[1]) * 1024
-    limit = _LIMIT.read_text().strip() if _LIMIT.exists() else "max"
-    return free if limit == "max" else min(free, int(limit))

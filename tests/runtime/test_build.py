@@ -91,7 +91,7 @@ def test_a_build_that_fails_leaves_nothing(
 def test_a_model_that_does_not_fit_is_built_and_not_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(costs, "memory", lambda: 1000)
+    monkeypatch.setattr(costs, "total", lambda: 1000)
     manifest = built(tmp_path / "out").manifest
     assert (manifest.costs.verify, manifest.costs.acceptance) == ({}, ())
 

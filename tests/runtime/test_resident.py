@@ -1,7 +1,6 @@
 """Weights on large pages: the same, and left where they are if they would not fit."""
 
 import itertools
-from pathlib import Path
 
 import pytest
 import torch
@@ -31,18 +30,3 @@ def test_what_would_not_fit_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "available", lambda: 1000)
     given = golden_model().weights
     assert resident(given) is given
-
-
-@pytest.mark.parametrize(
-    ("limit", "found"), [("max", 2048_000), ("1000", 1000), ("9999999", 2048_000), (None, 2048_000)]
-)
-def test_a_container_may_have_less_than_the_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str | None, found: int
-) -> None:
-    memory, most = tmp_path / "meminfo", tmp_path / "memory.max"
-    memory.write_text("MemTotal: 9000 kB\nMemAvailable:    2000 kB\n")
-    if limit is not None:
-        most.write_text(f"{limit}\n")
-    monkeypatch.setattr(module, "_MEMORY", memory)
-    monkeypatch.setattr(module, "_LIMIT", most)
-    assert module.available() == found
