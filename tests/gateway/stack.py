@@ -24,7 +24,8 @@ from fourstep.v1 import control_pb2, control_pb2_grpc, inference_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 from smg_grpc_proto.generated import vllm_engine_pb2_grpc
 
-ROOT = Path(__file__).parents[2]
+from tests.sources import ROOT, environment
+
 MODEL = "step5-nano"
 CONTEXT, SLOTS, QUEUED = 1024, 2, 2
 _WAIT = 120.0  # seconds: a hang guard
@@ -91,12 +92,11 @@ class Worker:
         command += ["--queued", str(QUEUED), "--grace", "1", "--operations"]
         command += [f"127.0.0.1:{self.operations}", "--listen", f"127.0.0.1:{self.own}"]
         command += ["--listen-vllm", f"127.0.0.1:{self.port}"]
-        path = os.pathsep.join([str(ROOT), str(ROOT / "proto")])
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
                 command,
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+                env=environment(OMP_NUM_THREADS="1"),
                 stderr=log,
             )
 

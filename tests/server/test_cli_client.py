@@ -14,11 +14,10 @@ from typer.testing import CliRunner
 from server.cli import app
 from tests.server.rpc.working import Running, running
 from tests.server.tiny_checkpoint import write_checkpoint
+from tests.sources import ROOT, environment
 
 RUNNER = CliRunner()
-ROOT = Path(__file__).parents[2]
 PROGRAM = "from server.cli import main; main()"
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "proto")])}
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +92,7 @@ def test_a_client_loads_no_model_code(worker: Running) -> None:
     command = ["client", "--address", address(worker), "--message", "Hello", "--max-tokens", "2"]
     done = subprocess.run(
         [sys.executable, "-c", check, *command],
-        env=ENVIRONMENT,
+        env=environment(),
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -108,7 +107,7 @@ def test_a_conversation_on_a_terminal(worker: Running) -> None:
     command = ["client", "--address", address(worker), "--max-tokens", "4"]
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *command],
-        env={**ENVIRONMENT, "TERM": "xterm"},
+        env=environment(TERM="xterm"),
         cwd=ROOT,
         stdin=slave,
         stdout=slave,

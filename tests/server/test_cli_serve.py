@@ -1,6 +1,5 @@
 """`fourstep serve` as a process: what it says, how it leaves, and what it refuses at once."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -18,19 +17,18 @@ from server.banner import security
 from server.config import ListenerConfig, TlsConfig
 from tests.server.rpc.working import text_request
 from tests.server.tiny_checkpoint import write_checkpoint
+from tests.sources import ROOT, environment
 
-ROOT = Path(__file__).parents[2]
 HANG_S = 120  # far above what anything here takes
 
 
 @contextmanager
 def serving(*flags: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
-    path = os.pathsep.join([str(ROOT), str(ROOT / "proto")])
     command = [sys.executable, "-c", "from server.cli import main; main()", "serve", *flags]
     process = subprocess.Popen(
         command,
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **variables},
+        env=environment(OMP_NUM_THREADS="1", **variables),
         stderr=subprocess.PIPE,
         text=True,
     )

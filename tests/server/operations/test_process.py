@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -21,8 +20,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.server.rpc.working import text_request, until
 from tests.server.tiny_checkpoint import write_checkpoint
+from tests.sources import ROOT, environment
 
-ROOT = Path(__file__).parents[3]
 SECRET = "my own secret"
 CONFIG = """
 [model]
@@ -67,7 +66,7 @@ class Process:
             [sys.executable, "-c", f"{before}\nfrom server.cli import main; main()", "serve"]
             + ["--config", str(folder / "serve.toml")],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "proto")])},
+            env=environment(),
             stderr=subprocess.PIPE,
             text=True,
         )

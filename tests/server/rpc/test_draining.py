@@ -11,6 +11,14 @@ from fourstep.v1 import control_pb2
 from tests.server.rpc.working import reason_of, running, text_request, until
 
 
+def was_cut(call: Any) -> None:
+    """Because the worker could not wait for it."""
+    with pytest.raises(grpc.RpcError) as caught:
+        list(call)
+    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert reason_of(caught.value) == "LEAVING"
+
+
 @pytest.mark.parametrize(
     ("configured", "asked"),
     [
@@ -32,10 +40,7 @@ def test_what_runs_longer_than_it_may_is_cut(
             until(lambda: worker.served.cut)
         finally:
             gate.set()
-        with pytest.raises(grpc.RpcError) as caught:
-            list(call)
-        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
-        assert reason_of(caught.value) == "LEAVING"
+        was_cut(call)
     assert worker.code == 0
 
 
@@ -52,13 +57,12 @@ def test_a_signal_does_not_hurry_who_leaves_already(folder: Path) -> None:
     assert worker.code == 0
 
 
-def test_a_second_signal_hurries(folder: Path) -> None:
+@pytest.mark.parametrize("told", ["drain", "signalled"])
+def test_the_second_time_does_not_wait(folder: Path, told: str) -> None:
     with running(folder, grace_s=600.0, timeout_s=600.0) as worker:
         call = worker.inference.Generate(text_request(max_tokens=240))
         next(call)
         for _ in range(2):
-            worker.loop.call_soon_threadsafe(worker.worker.signalled)
-        with pytest.raises(grpc.RpcError) as caught:
-            list(call)
-        assert reason_of(caught.value) == "LEAVING"
+            worker.loop.call_soon_threadsafe(getattr(worker.worker, told))
+        was_cut(call)
     assert worker.code == 0

@@ -243,19 +243,6 @@ def test_draining_finishes_what_runs_and_takes_nothing_new(folder: Path) -> None
     assert worker.code == 0
 
 
-def test_a_second_drain_does_not_wait(folder: Path) -> None:
-    with running(folder, grace_s=60.0, timeout_s=60.0) as worker:
-        call = worker.inference.Generate(text_request(max_tokens=200))
-        next(call)
-        worker.drain()
-        worker.drain()
-        with pytest.raises(grpc.RpcError) as caught:
-            list(call)
-        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
-        assert reason_of(caught.value) == "LEAVING"
-    assert worker.code == 0
-
-
 def test_a_failed_engine_ends_the_worker(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(folder) as worker:
         scheduler = worker.served.service._scheduler
