@@ -82,9 +82,9 @@ class Scheduler:
         self.seats.check(len(request.prompt) + request.params.max_tokens)
         if (count := len(all_params)) > (most := self.limits.queued):
             raise ValueError(f"n = {count}: at most {most} answers may wait")
-        given, now = partial(self._policy, request.draft_tokens), self._clock()
+        drafts, now = request.draft_tokens, self._clock()
         return [
-            self._make(request, params, policy=given(), index=index, asked_at=now)
+            self._make(request, params, policy=self._policy(drafts), index=index, asked_at=now)
             for index, params in enumerate(all_params)
         ]
 

@@ -115,20 +115,19 @@ class Lean:
             yield kind, flags, stream, payload
 
     def _took(self, kind: int, flags: int, stream: int, payload: bytes) -> Iterator[Came]:
-        match kind:
-            case _ if kind in (_SETTINGS, _PING) and not flags & _ACK:
-                answer = payload if kind == _PING else b""
-                self._socket.sendall(_frame(kind, _ACK, 0, answer))
-            case _ if kind == _DATA:
-                yield from self._whole(stream, payload)
-            case _ if kind == _HEADERS:
-                assert flags & _END_HEADERS, "a header block in several frames"
-                self._undecoded.append(payload)
-                if flags & _END_STREAM:
-                    del self._messages[stream]
-                    yield Came(stream, status=self._status())
-            case _ if kind in (_RESET, _GOAWAY):
-                raise ConnectionError("the server has ended it")
+        if kind == _DATA:
+            yield from self._whole(stream, payload)
+        elif kind == _HEADERS:
+            assert flags & _END_HEADERS, "a header block in several frames"
+            self._undecoded.append(payload)
+            if flags & _END_STREAM:
+                del self._messages[stream]
+                yield Came(stream, status=self._status())
+        elif kind in (_SETTINGS, _PING) and not flags & _ACK:
+            answer = payload if kind == _PING else b""
+            self._socket.sendall(_frame(kind, _ACK, 0, answer))
+        elif kind in (_RESET, _GOAWAY):
+            raise ConnectionError("the server has ended it")
 
     def _status(self) -> int:
         """Of the call whose trailers came last. Decoding waits until then, since a call's first

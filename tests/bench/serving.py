@@ -108,7 +108,7 @@ def measure(
     with worker(given, log) as child, grpc.insecure_channel(child.hello["address"]) as channel:
         stub = inference_pb2_grpc.InferenceStub(channel)
         with Lean(child.hello["address"]) as lean:
-            ways = added(child, lean, stub, answers, tokens, say)
+            direct, remote, by_grpcio = added(child, lean, stub, answers, tokens, say)
         say("serving: an idle worker")
         share = idle_share(child.pid, idle)
         say(f"serving: {streams} streams")
@@ -119,9 +119,9 @@ def measure(
             say(f"serving: refusals, round {number + 1} of {rounds}")
             paces.append(refusals(child.hello["address"], slots, window, first=number % 2 == 0))
     return Found(
-        direct=ways[0],
-        remote=ways[1],
-        by_grpcio=ways[2],
+        direct=direct,
+        remote=remote,
+        by_grpcio=by_grpcio,
         right=right,
         streams=tuple(found),
         seconds=seconds,
