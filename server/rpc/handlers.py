@@ -6,7 +6,7 @@ call has made, and no number of calls makes us keep more than so many.
 """
 
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -55,8 +55,9 @@ def refusing(code: grpc.StatusCode, details: str, reason: ErrorReason | None = N
     """One that ends every call with this status, before anything is received."""
     metadata = trailing(code, details, reason)
 
-    async def refuse(_: object, context: Any) -> None:
+    async def refuse(_: object, context: Any) -> AsyncIterator[bytes]:
         await context.abort(code, details, metadata)
+        yield b""  # it raises; others' interceptors take what streams for a generator
 
     # Of whatever kind the method is: a stream's behaviour is called at once.
     return grpc.stream_stream_rpc_method_handler(refuse)
