@@ -17,7 +17,9 @@ from server.rpc.status import trailing
 Handler = Any  # grpc's own is generic in messages
 Behaviour = Callable[..., Any]
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]
-kept = functools.lru_cache(maxsize=256)  # more than there are methods and kinds of refusals
+# More than there are methods and kinds of refusals. What is made of a server's handlers is to be
+# kept by that server: they hold all that it serves.
+kept = functools.lru_cache(maxsize=256)
 _MAKE = {
     "unary_unary": grpc.unary_unary_rpc_method_handler,
     "unary_stream": grpc.unary_stream_rpc_method_handler,

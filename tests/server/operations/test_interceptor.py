@@ -1,8 +1,12 @@
 """Calls that end in every way there is: each counted once, with the status that its caller got."""
 
+import asyncio
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -10,15 +14,17 @@ import pytest
 from fourstep.v1 import inference_pb2 as pb
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from prometheus_client import CollectorRegistry
 
 from server.operations import interceptor
-from server.operations.interceptor import UNKNOWN
+from server.operations.interceptor import UNKNOWN, Calls
 from server.rpc.guard import Guard
 from tests.server.operations.watched import (
     GENERATE,
     LISTENER,
     TOKENIZE,
     Lines,
+    Servicer,
     Watched,
     watched,
 )
@@ -194,3 +200,25 @@ def test_a_caller_makes_no_labels(server: Watched, lines: Lines) -> None:
     }
     assert not [label for label in labels if "made" in label or "Three" in label]
     assert not lines.found
+
+
+def test_a_server_that_is_gone_is_not_kept() -> None:
+    """Nor the model behind it: what is made of its handlers is its own."""
+    gone = asked_once()
+    gc.collect()
+    assert gone() is None
+
+
+def asked_once() -> weakref.ref[Servicer]:
+    servicer = Servicer()
+    handler = grpc.unary_stream_rpc_method_handler(servicer.Generate)
+    details: Any = SimpleNamespace(method=f"/{GENERATE}")
+
+    async def found(_: object) -> Any:
+        return handler
+
+    for one in (*Calls(CollectorRegistry()).interceptors(LISTENER), Guard()):
+        made = asyncio.run(one.intercept_service(found, details))
+        again = asyncio.run(one.intercept_service(found, details))
+        assert made is again
+    return weakref.ref(servicer)
