@@ -7,6 +7,7 @@ A step reads weights from end to end, and those of a mapped file mostly by pages
 a walk through the page tables, which is longer yet in a virtual machine.
 """
 
+import sys
 from pathlib import Path
 
 import torch
@@ -19,7 +20,12 @@ from graphs.weights import ModelWeights
 
 _ALIGNED = 64  # bytes, a cache line
 _SHARE = 0.5  # of the memory that is free
-_MEMORY, _LIMIT = Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max")
+_MEMORY, _CONTAINER = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+# A container's limit, its use, and how kinds of use are named: of cgroup 2 and of cgroup 1.
+_GROUPS = (
+    ("memory.max", "memory.current", ""),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_"),
+)
 
 
 def resident(weights: ModelWeights) -> ModelWeights:
@@ -41,10 +47,25 @@ def resident(weights: ModelWeights) -> ModelWeights:
 
 
 def available() -> int:
-    """Bytes of memory that may be taken without taking any from others, or the limit of a container
-    if that is less."""
-    info = _MEMORY.read_text().splitlines()
-    line = next(line for line in info if line.startswith("MemAvailable"))
-    free = int(line.split()[1]) * 1024
-    limit = _LIMIT.read_text().strip() if _LIMIT.exists() else "max"
-    return free if limit == "max" else min(free, int(limit))
+    """Bytes of memory that may be taken without taking any from others, or what the limit of a
+    container leaves if that is less."""
+    free = _numbers(_MEMORY)["MemAvailable:"] * 1024
+    return min([free, *(_left(*group) for group in _GROUPS if (_CONTAINER / group[0]).exists())])
+
+
+def _left(limit: str, use: str, kinds: str) -> int:
+    """What the limit leaves. Files that were read, such as a checkpoint, are part of the use and
+    make room."""
+    most = (_CONTAINER / limit).read_text().strip()
+    if most == "max":
+        return sys.maxsize
+    used = _CONTAINER / use
+    kind = _numbers(used.with_name("memory.stat"))
+    files = kind[f"{kinds}inactive_file"] + kind[f"{kinds}active_file"]
+    return int(most) - int(used.read_text()) + files
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """A file of names and numbers, which may have units."""
+    lines = (line.split() for line in path.read_text().splitlines())
+    return {name: int(number) for name, number, *_ in lines}
