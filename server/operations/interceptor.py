@@ -7,14 +7,14 @@ or failed, not for those who poll; who is sent away at the door gets no line of 
 a flood of them is not one of the log.
 """
 
+import asyncio
 import inspect
 import logging
-import math
 import re
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import grpc
@@ -36,20 +36,12 @@ SAY_EVERY = 1.0  # seconds between lines on calls of one kind that were sent awa
 log = logging.getLogger(__name__)
 
 
-@dataclass
-class _SentAway:
-    """Calls of one kind since the last line on them, and when that was."""
-
-    calls: int = 0
-    said_at: float = -math.inf
-
-
 class Calls:
     """The calls of all listeners of a worker."""
 
     def __init__(self, registry: CollectorRegistry, *, traces: Traces | None = None) -> None:
         self._traces = traces
-        self._sent_away: dict[tuple[str, ...], _SentAway] = {}
+        self._untold: dict[tuple[str, ...], int] = {}  # sent away since a line that is still new
         self.come = Counter(
             *("fourstep_calls_begun", "Calls by method, with those that grpc itself turned away."),
             ["listener", "rpc"],
@@ -87,22 +79,30 @@ class Calls:
         finally:
             is_open.dec()
             self.ended.labels(listener, rpc, code.name).inc()
-            fields = {"listener": listener, "rpc": rpc, "status": code.name}
+            fields = {"listener": listener, "rpc": rpc, "status": code.name, "tenant": tenant()}
             if record.request_id or code in _OURS:
-                fields |= {"tenant": tenant(), **asdict(record), "traceparent": way}
+                fields |= {**asdict(record), "traceparent": way}
                 fields["seconds"] = time.monotonic() - began
                 log.log(logging.ERROR if code in _OURS else logging.INFO, "request", extra=fields)
-            elif code is not grpc.StatusCode.OK and (calls := self._to_say(*fields.values())):
-                log.info("sent away", extra=fields | {"calls": calls})
+            elif code is not grpc.StatusCode.OK:
+                self._sent_away(fields)
 
-    def _to_say(self, *kind: str) -> int:
-        """How many calls of this kind a line is to tell of; 0: it is too early for another one."""
-        one = self._sent_away.setdefault(kind, _SentAway())
-        one.calls += 1
-        if (now := time.monotonic()) - one.said_at < SAY_EVERY:
-            return 0
-        calls, one.calls, one.said_at = one.calls, 0, now
-        return calls
+    def _sent_away(self, fields: dict[str, str]) -> None:
+        """A line at once; those of the same kind that follow within SAY_EVERY have one together."""
+        kind = tuple(fields.values())
+        if kind in self._untold:
+            self._untold[kind] += 1
+        else:
+            self._say(fields, 1)
+
+    def _say(self, fields: dict[str, str], calls: int) -> None:
+        log.info("sent away", extra={**fields, "calls": calls})
+        self._untold[tuple(fields.values())] = 0
+        asyncio.get_running_loop().call_later(SAY_EVERY, self._say_rest, fields)
+
+    def _say_rest(self, fields: dict[str, str]) -> None:
+        if calls := self._untold.pop(tuple(fields.values())):
+            self._say(fields, calls)
 
     def _traceparent(self, context: Context) -> str:
         """Of our own span where there are traces, else the caller's."""

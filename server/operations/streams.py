@@ -18,14 +18,16 @@ from server.rpc.handlers import Behaviour, Continuation, Handler, behaviour_of, 
 class Writing(grpc.aio.ServerInterceptor):
     """To be the first: it writes what all others have made of a stream."""
 
+    def __init__(self) -> None:
+        self._of = kept(_written)
+
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler:
         handler = await continuation(handler_call_details)
-        return handler and _written(handler)
+        return handler and self._of(handler)
 
 
-@kept
 def _written(handler: Handler) -> Handler:
     behaviour = behaviour_of(handler)
     writes = inspect.isasyncgenfunction(behaviour)

@@ -30,14 +30,16 @@ LEAVING_S = 0.05  # until a call is cancelled whose caller has left, or that grp
 class Guard(grpc.aio.ServerInterceptor):
     """To be the innermost one, so that the others see the status that the caller gets."""
 
+    def __init__(self) -> None:
+        self._of = kept(_guarded)
+
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler:
         handler = await continuation(handler_call_details)
-        return handler and _guarded(handler)
+        return handler and self._of(handler)
 
 
-@kept
 def _guarded(handler: Handler) -> Handler:
     if handler.request_streaming:
         return handler

@@ -6,7 +6,7 @@ call has made, and no number of calls makes us keep more than so many.
 """
 
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -17,7 +17,9 @@ from server.rpc.status import trailing
 Handler = Any  # grpc's own is generic in messages
 Behaviour = Callable[..., Any]
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]
-kept = functools.lru_cache(maxsize=256)  # more than there are methods and kinds of refusals
+# More than there are methods and kinds of refusals. What is made of a server's handlers is to be
+# kept by that server: they hold all that it serves.
+kept = functools.lru_cache(maxsize=256)
 _MAKE = {
     "unary_unary": grpc.unary_unary_rpc_method_handler,
     "unary_stream": grpc.unary_stream_rpc_method_handler,
@@ -55,8 +57,9 @@ def refusing(code: grpc.StatusCode, details: str, reason: ErrorReason | None = N
     """One that ends every call with this status, before anything is received."""
     metadata = trailing(code, details, reason)
 
-    async def refuse(_: object, context: Any) -> None:
+    async def refuse(_: object, context: Any) -> AsyncIterator[bytes]:
         await context.abort(code, details, metadata)
+        yield b""  # it raises; others' interceptors take what streams for a generator
 
     # Of whatever kind the method is: a stream's behaviour is called at once.
     return grpc.stream_stream_rpc_method_handler(refuse)

@@ -12,6 +12,7 @@ import secrets
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -177,9 +178,10 @@ class Served:
         and as Service.submit.
         """
         self.check_room()
-        key = own_id(request_id)
-        if key in self._open:
-            raise ValueError(f"request id {request_id!r} is in use")
+        with self._counted():
+            key = own_id(request_id)
+            if key in self._open:
+                raise ValueError(f"request id {request_id!r} is in use")
         opening = self._open[key] = asyncio.create_task(self._read(read, size))
         try:
             await asyncio.wait([opening])
@@ -195,8 +197,9 @@ class Served:
     def check_room(self) -> None:
         """Whether the caller's next request would be taken, whatever it asks: DrainingError,
         TenantBusyError, QueueFullError."""
-        if self.draining:
-            raise DrainingError("draining: no new requests")
+        with self._counted():
+            if self.draining:
+                raise DrainingError("draining: no new requests")
         if tenant():
             mine = sum(key.startswith(scoped("")) for key in self._open)
             if mine >= self.tenant_requests:
@@ -204,12 +207,18 @@ class Served:
         self.service.check_room()
 
     async def _read(self, read: Callable[[], Reading], size: int) -> tuple[Reading, AsyncStream]:
-        try:
+        with self._counted():
             reading = await made_of(size, read)
-        except ValueError as error:
+        return reading, await AsyncStream.open(self.service, reading.request)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """What is refused here never comes to the service, which is told."""
+        try:
+            yield
+        except (ValueError, DrainingError) as error:
             self.service.refused(error)
             raise
-        return reading, await AsyncStream.open(self.service, reading.request)
 
     def close(self, key: str) -> None:
         """The call that opened the request is over; from any task."""

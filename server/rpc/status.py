@@ -54,7 +54,8 @@ _REASONS = {
 NOT_READ = Ending(
     *(grpc.StatusCode.RESOURCE_EXHAUSTED, "the answers were not read", pb.ERROR_REASON_NOT_READ)
 )
-MAX_CHARS = 500  # of a text; each is up to 12 bytes of a header, and clients take 8 KiB of these
+# Of a text: each is up to 12 bytes of one header and 6 of another, and clients take 8 KiB of these.
+MAX_CHARS = 400
 _ENDS = {
     "cancelled": Ending(grpc.StatusCode.CANCELLED, "cancelled", pb.ERROR_REASON_CANCELLED),
     "deadline": Ending(

@@ -1,8 +1,12 @@
 """Calls that end in every way there is: each counted once, with the status that its caller got."""
 
+import asyncio
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -10,15 +14,17 @@ import pytest
 from fourstep.v1 import inference_pb2 as pb
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from prometheus_client import CollectorRegistry
 
 from server.operations import interceptor
-from server.operations.interceptor import UNKNOWN
+from server.operations.interceptor import UNKNOWN, Calls
 from server.rpc.guard import Guard
 from tests.server.operations.watched import (
     GENERATE,
     LISTENER,
     TOKENIZE,
     Lines,
+    Servicer,
     Watched,
     watched,
 )
@@ -142,27 +148,19 @@ def test_unary_calls_are_counted_and_logged_where_they_fail(server: Watched, lin
 
 
 def test_a_flood_of_calls_that_are_sent_away_is_none_of_lines(
-    server: Watched, lines: Lines, monkeypatch: pytest.MonkeyPatch
+    lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing was asked yet, so there is nothing to tell of each; how many there were is told."""
-    before = server.ended(TOKENIZE, "INVALID_ARGUMENT")
-
-    def send_away(calls: int) -> None:
-        for _ in range(calls):
+    """Nothing was asked yet, so there is nothing to tell of each; how many there were is told, and
+    whose they were."""
+    monkeypatch.setattr(interceptor, "SAY_EVERY", 0.5)
+    with watched() as server:
+        for _ in range(20):
             with pytest.raises(grpc.RpcError):
                 server.inference.Tokenize(pb.TokenizeRequest())
-
-    monkeypatch.setattr(interceptor, "SAY_EVERY", 0.0)
-    send_away(1)
-    until(lambda: len(lines.found) == 1)
-    monkeypatch.setattr(interceptor, "SAY_EVERY", 3600.0)
-    send_away(5)
-    until(lambda: server.ended(TOKENIZE, "INVALID_ARGUMENT") == before + 6)
-    monkeypatch.setattr(interceptor, "SAY_EVERY", 0.0)
-    send_away(1)
-    until(lambda: len(lines.found) == 2)
-    assert lines.found[1]["calls"] == 6
-    assert lines.found[1]["rpc"] == TOKENIZE
+        until(lambda: sum(line["calls"] for line in lines.found) == 20)
+    assert len(lines.found) < 20
+    assert lines.found[0]["calls"] == 1
+    assert {(line["rpc"], line["tenant"]) for line in lines.found} == {(TOKENIZE, "acme")}
 
 
 def test_health_and_reflection_go_on_as_they_are(server: Watched, lines: Lines) -> None:
@@ -194,3 +192,25 @@ def test_a_caller_makes_no_labels(server: Watched, lines: Lines) -> None:
     }
     assert not [label for label in labels if "made" in label or "Three" in label]
     assert not lines.found
+
+
+def test_a_server_that_is_gone_is_not_kept() -> None:
+    """Nor the model behind it: what is made of its handlers is its own."""
+    gone = asked_once()
+    gc.collect()
+    assert gone() is None
+
+
+def asked_once() -> weakref.ref[Servicer]:
+    servicer = Servicer()
+    handler = grpc.unary_stream_rpc_method_handler(servicer.Generate)
+    details: Any = SimpleNamespace(method=f"/{GENERATE}")
+
+    async def found(_: object) -> Any:
+        return handler
+
+    for one in (*Calls(CollectorRegistry()).interceptors(LISTENER), Guard()):
+        made = asyncio.run(one.intercept_service(found, details))
+        again = asyncio.run(one.intercept_service(found, details))
+        assert made is again
+    return weakref.ref(servicer)

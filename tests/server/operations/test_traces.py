@@ -13,7 +13,9 @@ import pytest
 from fourstep.v1 import inference_pb2 as pb
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
+from server.config import LimitsConfig
 from server.operations.traces import Traces
+from server.rpc.limits import Metadata
 from tests.server.operations.watched import GENERATE, Lines, Watched, watched
 from tests.server.rpc.working import until
 
@@ -84,6 +86,21 @@ def test_each_generate_is_a_span(lines: Lines, caplog: pytest.LogCaptureFixture)
     told = [line["traceparent"].split("-")[1:3] for line in lines.found[:2]]
     assert told == [[span.trace_id.hex(), span.span_id.hex()] for span in (answered, refused)]
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_who_is_sent_away_is_a_span_and_a_call_as_well() -> None:
+    """With the status that it gets elsewhere."""
+    with collecting() as (collector, address):
+        traces = Traces(address)
+        with watched(traces, inner=[Metadata(LimitsConfig(metadata_kib=4))]) as server:
+            call = server.inference.Generate(pb.GenerateRequest(), metadata=[("x", "y" * 5000)])
+            with pytest.raises(grpc.RpcError) as caught:
+                list(call)
+            assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+            until(lambda: server.ended(GENERATE, "RESOURCE_EXHAUSTED") == 1)
+        traces.close()
+    (span,) = collector.spans
+    assert codes(span) == [grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]]
 
 
 def codes(span: Any) -> list[int]:

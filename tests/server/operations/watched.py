@@ -53,6 +53,7 @@ class Servicer(inference_pb2_grpc.InferenceServicer):
             await asyncio.sleep(3600)
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Any) -> pb.TokenizeResponse:
+        set_tenant("acme")
         if not request.HasField("prompt"):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "prompt: is needed")
         return pb.TokenizeResponse(count=3)
