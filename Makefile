@@ -34,7 +34,7 @@ run: $(READY)
 	@echo "  $(BIN)/fourstep inspect models/step5-nano"
 
 test: $(READY_DEV)
-	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal
+	$(BIN)/python -m pytest -q -rs -n auto --maxprocesses 4 --dist worksteal
 
 soak: $(READY_DEV)
 	$(BIN)/python -m tests.soak

@@ -39,7 +39,7 @@ from runtime.engine import DTYPES, Precision
 from runtime.programs import COMPILERS
 from runtime.resident import resident
 
-Progress = Callable[[str, int, int], object]  # what, done, of how many
+Progress = Callable[[str, int, int], object]  # what, done, of how many; of none: a remark
 _CONTEXT = 1024  # positions that programs are checked on, if no chunk is longer
 
 
@@ -158,7 +158,7 @@ def _compile(
         progress(f"compiling {name}", done, total)
 
     def waiting(lock: Path) -> None:
-        progress(f"waiting for another process that compiles kernels ({lock})", done, total)
+        progress(f"waiting for another process that compiles kernels ({lock})", 0, 0)
 
     progress("compiling kernels", 0, total)
     with ThreadPoolExecutor(1) as pool:

@@ -1,14 +1,12 @@
 """What a step costs on this SKU, by width: measured on the engines, kept in the artifact.
 
-Knows how to time an engine. Does not know how costs are used (width.py). A model that does not fit
-this machine's memory is not timed. Keeps true: each number is the lower quartile of interleaved
-rounds, so a passing disturbance touches every width alike, and as little as can be.
+Knows how to run an engine for the clock (timing.py). Does not know how costs are used (width.py). A
+model that does not fit this machine's memory is not timed. Keeps true: all engines take turns, and
+costs that others on the machine may have spoilt are told.
 """
 
 import dataclasses
 import itertools
-import statistics
-import time
 from collections.abc import Callable, Iterator, Mapping
 
 from graphs.artifact import Artifact
@@ -23,8 +21,9 @@ from runtime.numbers import summarise
 from runtime.programs import programs_of
 from runtime.ram import total
 from runtime.request import SamplingParams
+from runtime.timing import timed
 
-ROUNDS, REPEATS = 5, 20
+ADVICE = "--spec-tokens auto goes by it, so build again in a quiet hour (remove the folder first)"
 _PROMPT_TOKENS, _PRIOR_TOKENS = 48, 96
 _ROOM = 0.8  # of the machine's memory
 # A prior is an opinion, not a certainty: a request's own drafts move it.
@@ -53,35 +52,30 @@ def measure(
         context=min(manifest.plan.contexts[0], 1024),
         slots=manifest.plan.batches[-1],
     )
-    costs = step_costs(engine)
+    costs, doubt = step_costs(engine)
     progress("timing", 1, 1)
+    if doubt is not None:
+        progress(f"the timing is doubtful, {doubt}: {ADVICE}", 0, 0)
     return dataclasses.replace(manifest, costs=costs)
 
 
-def step_costs(engine: Engine) -> Costs:
-    """Time every decode and observe engine, and see how often the model's drafts hold."""
+def step_costs(engine: Engine) -> tuple[Costs, str | None]:
+    """Time every decode and observe engine, and see how often the model's drafts hold; why not to
+    believe the times."""
     prompt = [engine.config.bos_id] + [7 + i % 5 for i in range(_PROMPT_TOKENS - 1)]
     prompt = [token % engine.config.vocab_size for token in prompt]
     for slot in range(engine.state.slots):
         engine.prefill(prompt, slot, SamplingParams())
-    times: dict[str, list[float]] = {}
-    for _ in range(ROUNDS):
-        for name, run in _runs(engine, len(prompt)):
-            # Decoding runs one engine over and over; the first few runs warm its code and threads.
-            for _ in range(REPEATS):
-                start = time.perf_counter()
-                run()
-                times.setdefault(name, []).append((time.perf_counter() - start) * 1e6)
-    # Disturbances only ever add: the quicker half tells what a step costs.
-    quick = {name: statistics.quantiles(values, n=4)[0] for name, values in times.items()}
-    verify = _named(quick, "verify ")
-    whole = _named(quick, "whole ")
-    return Costs(
+    made = timed(list(_runs(engine, len(prompt))))
+    verify = _named(made.quick, "verify ")
+    whole = _named(made.quick, "whole ")
+    costs = Costs(
         verify=verify,
         draft={shape: max(0.0, whole[shape] - verify[shape]) for shape in whole},
-        observe=_named(quick, "observe "),
+        observe=_named(made.quick, "observe "),
         acceptance=_prior(engine),
     )
+    return costs, made.doubt
 
 
 def _runs(engine: Engine, position: int) -> Iterator[tuple[str, Callable[[], object]]]:

@@ -2,7 +2,8 @@
 
 Knows the cache's names: one folder for each combination of everything an artifact depends on, so
 that different settings never meet. Keeps true: of two processes that need the same artifact one
-builds and the other waits for it.
+builds and the other waits for it; what builds left that were killed goes with the next; an artifact
+is never removed, since others may use it.
 """
 
 import dataclasses
@@ -12,7 +13,7 @@ import shutil
 from pathlib import Path
 
 from graphs.artifact import Artifact
-from graphs.cache import cache_folder, locked
+from graphs.cache import cache_folder, locked, locked_if_free
 from graphs.config import ModelConfig
 from graphs.digests import layout_digest, source_digest
 from graphs.weights import ModelWeights
@@ -31,7 +32,11 @@ def cached_folder(config: ModelConfig, weights: ModelWeights, options: BuildOpti
         "plan": dataclasses.asdict(options.plan),
     }
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-    return cache_folder() / "artifacts" / key[:24]
+    return _artifacts() / key[:24]
+
+
+def _artifacts() -> Path:
+    return cache_folder() / "artifacts"
 
 
 def find_or_build(
@@ -49,13 +54,30 @@ def find_or_build(
 
     def waiting(lock: Path) -> None:
         if progress is not None:
-            progress(f"waiting for another process that builds these engines ({lock})", 0, 1)
+            progress(f"waiting for another process that builds these engines ({lock})", 0, 0)
 
     if not folder.exists():
         with locked(folder.with_suffix(".lock"), waiting):
             if not folder.exists():
-                # Of a build that was killed; under the lock nobody else builds this artifact.
-                for left in folder.parent.glob(f".{folder.name}.*"):
-                    shutil.rmtree(left)
+                _remove_left(folder)
                 return build_artifact(config, weights, folder, options, progress=progress)
     return Artifact.open(folder)
+
+
+def cache_size() -> tuple[int, int]:
+    """Artifacts in the cache, and their bytes."""
+    folders = [path for path in _artifacts().glob("[!.]*") if path.is_dir()]
+    return len(folders), sum(file.stat().st_size for one in folders for file in one.iterdir())
+
+
+def _remove_left(folder: Path) -> None:
+    """Scratch of builds that were killed: nobody holds the lock of its artifact, or it is that of
+    `folder`, whose lock is held here."""
+    for left in folder.parent.glob(".*.*"):
+        name = left.name.split(".")[1]
+        if name == folder.name:
+            shutil.rmtree(left)
+            continue
+        with locked_if_free(folder.with_name(f"{name}.lock")) as free:
+            if free:
+                shutil.rmtree(left)

@@ -17,6 +17,7 @@ from rich.table import Table as RichTable
 
 from graphs.checkpoint import Checkpoint
 from graphs.config import ModelConfig
+from graphs.disk import writing
 from graphs.ops.build import set_threads
 from graphs.plan import EnginePlan
 from graphs.synthetic import SyntheticDims
@@ -92,7 +93,9 @@ def _checkpoint(options: BenchOptions) -> Iterator[tuple[Checkpoint, ModelWeight
             folder = options.checkpoint
             if options.synthetic:
                 folder = Path(scratch)
-                write_synthetic(folder, parse_dims(options.dims))
+                dims = parse_dims(options.dims)
+                with writing(folder):
+                    write_synthetic(folder, dims)
             opened = open_checkpoint(folder, drafting=False)
         yield opened
 

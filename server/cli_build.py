@@ -4,7 +4,6 @@ Knows options and progress bars. Does not build or check anything itself. Keeps 
 user can get wrong is refused before the first program is compiled.
 """
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -90,7 +89,7 @@ def numbers(name: str, text: str) -> tuple[int, ...]:
 
 @contextmanager
 def progress_bar(console: Console) -> Iterator[Report]:
-    """A bar on a terminal; elsewhere a line whenever the work changes its kind."""
+    """A bar on a terminal; elsewhere a line now and then. Remarks are lines everywhere."""
     columns = (
         *(TextColumn("{task.description:32}"), BarColumn(), MofNCompleteColumn()),
         TimeElapsedColumn(),
@@ -100,20 +99,30 @@ def progress_bar(console: Console) -> Iterator[Report]:
         return
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
-        yield lambda what, done, total: bar.update(
-            task, description=what, completed=done, total=total
-        )
+
+        def report(what: str, done: int, total: int) -> None:
+            if total:
+                bar.update(task, description=what, completed=done, total=total)
+            else:
+                console.print(what, soft_wrap=True, markup=False)
+
+        yield report
 
 
 def _lines(console: Console) -> Report:
-    said: set[str] = set()
+    """One when the work changes its kind and at each of its tenths."""
+    told: dict[str, int] = {}
 
-    def report(what: str, _done: int, total: int) -> None:
-        kind = what.partition(" ")[0]
-        if kind not in said:
-            said.add(kind)
+    def report(what: str, done: int, total: int) -> None:
+        if not total:
+            console.print(what, soft_wrap=True, markup=False)
+            return
+        kind, tenth = what.partition(" ")[0], 10 * done // total
+        if kind not in told:
             console.print(f"{kind} ({total})")
-            sys.stderr.flush()
+        elif tenth > told[kind] and total > 1:
+            console.print(f"{kind}: {done} of {total}")
+        told[kind] = max(tenth, told.get(kind, 0))
 
     return report
 

@@ -107,7 +107,7 @@ def run(
     """Raises AnswerError, typer.Exit."""
     from server.client.session import converse
 
-    model = client.model()
+    model = client.model(address)
     drafts = model.draft_tokens if client.draft_tokens is None else client.draft_tokens
     if once is not None:
         client.screen.legend(drafts)

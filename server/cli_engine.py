@@ -26,7 +26,7 @@ from runtime.processors import Processors
 from runtime.programs import programs_of
 from runtime.scheduler import Limits, Scheduler
 from runtime.sizing import pool_sizes
-from runtime.store import cached_folder, find_or_build
+from runtime.store import cache_size, cached_folder, find_or_build
 from runtime.tokenizer import Tokenizer
 from runtime.width import StepCosts, costs_by_batch
 from server.cli_build import progress_bar
@@ -182,7 +182,11 @@ def _artifact(config: ModelConfig, weights: ModelWeights, request: EngineRequest
         raise ValueError("--artifact-sha256 pins an artifact, and none is built: name --artifact")
     console.print("building this model's engines, once (--compiler eager does without)")
     artifact = cached_artifact(config, weights, options, console)
-    console.print(f"built {artifact.folder}", soft_wrap=True)
+    count, size = cache_size()
+    console.print(
+        f"built {artifact.folder}; it is one of {count} there, {size / 1e6:.0f} MB in all",
+        soft_wrap=True,
+    )
     return artifact
 
 

@@ -77,7 +77,7 @@ def load_command(
     """Put a load on a worker and tell what its clients see."""
     import grpc.aio
 
-    from server.client.connection import Target, said
+    from server.client.connection import Target, first_said
     from server.errors import fail, user_errors
     from server.files import read_text
     from server.load.plan import Lengths, Load
@@ -106,7 +106,7 @@ def load_command(
     try:
         run(options)
     except grpc.aio.AioRpcError as error:
-        raise fail(RuntimeError(said(error)), 1) from error
+        raise fail(RuntimeError(first_said(error, address)), 1) from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
+from graphs.artifact import Artifact
 from graphs.machine import this_machine
 from runtime.build import open_checkpoint
 from runtime.chat import ChatTemplate
@@ -25,7 +26,7 @@ from runtime.tokenizer import Tokenizer
 from server.banner import banner, security
 from server.cli_engine import EngineRequest, find_artifact, make_scheduler
 from server.config import ServeConfig
-from server.errors import fail, user_errors
+from server.errors import ProblemsError, fail, user_errors
 from server.operations.operations import Operations
 from server.rpc.listener import problems
 from server.rpc.served import Identity, Served
@@ -42,7 +43,7 @@ def run(config: ServeConfig) -> None:
     with ExitStack() as stack:
         with user_errors():
             if wrong := list(problems(config.listeners)):
-                raise ValueError("; ".join(wrong))
+                raise ProblemsError(wrong)
             operations = stack.enter_context(Operations(config.operations))
             served = open_served(config, observer=operations.metrics)
         try:
@@ -65,6 +66,8 @@ def open_served(config: ServeConfig, *, observer: Observer | None = None) -> Ser
     grammars = Grammars(tokenizer, eos_ids=dims.stop_ids)
     template = template_of(model.checkpoint, tokenizer)
     artifact = find_artifact(dims, weights, asked)
+    if artifact is not None and (few := turns(artifact, model.slots)):
+        log.warning(few)
 
     def factory() -> Scheduler:
         return make_scheduler(
@@ -95,6 +98,18 @@ def open_served(config: ServeConfig, *, observer: Observer | None = None) -> Ser
         slots=model.slots,
         queued=config.limits.queued,
         tenant_requests=config.limits.tenant_requests,
+    )
+
+
+def turns(artifact: Artifact, slots: int) -> str | None:
+    """What to know of engines for fewer slots a step than there are."""
+    most = artifact.manifest.plan.batches[-1]
+    if most >= slots:
+        return None
+    return (
+        f"{artifact.folder} has engines for {most} of {slots} slots a step, so answers that run at "
+        f"once take turns and each gets slower; set slots to {most}, or build with "
+        f"--batches 1,{slots}"
     )
 
 

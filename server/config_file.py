@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from server.config import ServeConfig
+from server.errors import ProblemsError
 
 T = TypeVar("T")
 Flag = tuple[str, str, object]  # its name, the key that it stands for, its value
@@ -28,7 +29,7 @@ _WORDS = {
 }
 
 
-class ConfigError(ValueError):
+class ConfigError(ProblemsError):
     """All that is wrong with a configuration."""
 
 
@@ -45,7 +46,7 @@ def load(file: Path | None = None, flags: Sequence[Flag] = ()) -> ServeConfig:
             _put(table, key, value)
     config = reader.section(ServeConfig, table, "")
     if config is None or reader.problems:
-        raise ConfigError("; ".join(dict.fromkeys(reader.problems)))
+        raise ConfigError(list(dict.fromkeys(reader.problems)))
     return config
 
 
@@ -53,7 +54,7 @@ def _parsed(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:  # no TOML, or no UTF-8
-        raise ConfigError(f"{file}: {error}") from error
+        raise ConfigError([f"{file}: {error}"]) from error
 
 
 def _put(table: dict[str, Any], key: str, value: object) -> None:

@@ -1,10 +1,10 @@
-"""How a user's mistake ends a command: one line on stderr, exit code 2, no traceback.
+"""How a user's mistake ends a command: a line on stderr, exit code 2, no traceback.
 
 Knows which exceptions a user can cause. Keeps true: it wraps the preparation of a command alone, so
 a fault of our own while a model runs is never passed off as a wrong argument.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import typer
@@ -13,6 +13,14 @@ EXIT_USER_ERROR = 2
 # C0 and C1 controls but tab and newline: neither a model's text nor a name in a checkpoint may
 # drive the terminal.
 CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
+
+
+class ProblemsError(ValueError):
+    """Several things that are wrong: each has a line."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = tuple(problems)
 
 
 def printable(text: str) -> str:
@@ -30,6 +38,7 @@ def user_errors() -> Iterator[None]:
 
 
 def fail(error: Exception, code: int) -> typer.Exit:
-    """Print `error` on one line; the exception to raise."""
-    typer.echo(printable(f"fourstep: error: {' '.join(str(error).split())}"), err=True)
+    """Print `error`, each thing on one line; the exception to raise."""
+    for text in error.problems if isinstance(error, ProblemsError) else [str(error)]:
+        typer.echo(printable(f"fourstep: error: {' '.join(text.split())}"), err=True)
     return typer.Exit(code)

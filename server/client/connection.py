@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 
 from server.config import is_local
-from server.errors import printable
+from server.errors import ProblemsError, printable
 
 Metadata = tuple[tuple[str, str], ...]
 # Answers with many logprobs outgrow grpc's 4 MiB. A silent stream is pinged, so that a worker that
@@ -39,7 +39,7 @@ class Target:
         if self.token is not None and self.ca is None and not is_local(self.address):
             wrong.append(f"--token-file needs --ca: others could read the token to {self.address}")
         if wrong:
-            raise ValueError("; ".join(wrong))
+            raise ProblemsError(wrong)
 
     def open(self) -> "Connection":
         """Reads the files. Raises ValueError or OSError; connects with the first call."""
@@ -95,3 +95,14 @@ def said(error: grpc.RpcError) -> str:
     code = error.code()
     name = "UNKNOWN" if code is None else code.name
     return printable(f"{name}: {' '.join((error.details() or 'no details').split())}")
+
+
+def first_said(error: grpc.RpcError, address: str) -> str:
+    """Of a first call, with what to do where nobody has answered it."""
+    assert isinstance(error, grpc.Call | grpc.aio.AioRpcError)
+    if error.code() is not grpc.StatusCode.UNAVAILABLE:
+        return said(error)
+    return (
+        f"{said(error)}. No worker answers at {address}: start one with `fourstep serve`, or name "
+        "another with --address (and --ca, where it has TLS)"
+    )

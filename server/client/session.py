@@ -12,7 +12,7 @@ import grpc
 from fourstep.v1 import control_pb2, control_pb2_grpc, inference_pb2_grpc
 from fourstep.v1 import inference_pb2 as pb
 
-from server.client.connection import Metadata, said
+from server.client.connection import Metadata, first_said, said
 from server.client.conversation import Conversation, Reply
 from server.client.screen import Screen, closing_line
 
@@ -34,15 +34,15 @@ class Client:
     draft_tokens: int | None = None
     timeout: float | None = None
 
-    def model(self) -> control_pb2.GetModelResponse:
-        """Raises AnswerError."""
+    def model(self, address: str) -> control_pb2.GetModelResponse:
+        """The first call, to a worker at this address. Raises AnswerError."""
         stub = control_pb2_grpc.ControlStub(self.channel)
         try:
             return stub.GetModel(
                 control_pb2.GetModelRequest(), metadata=self.metadata, timeout=self.timeout
             )
         except grpc.RpcError as error:
-            raise AnswerError(said(error)) from error
+            raise AnswerError(first_said(error, address)) from error
 
     def answer(self, prompt: pb.Prompt) -> Reply:
         """Ask, and show what comes; cut short by Ctrl-C, without its end. Raises AnswerError."""

@@ -1,10 +1,12 @@
 """Compiling the kernels: what makes a new library, what is kept, and how a failure is told."""
 
+import queue
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from graphs.cache import cache_folder
+from graphs.cache import cache_folder, locked
 from graphs.ops import build
 from graphs.ops.build import KernelBuildError, build_kernels, load_kernels
 
@@ -70,6 +72,31 @@ def test_an_unresolved_symbol_is_an_error(sources: Path, tmp_path: Path) -> None
     (sources / "two.cpp").write_text("int elsewhere();\nint two() { return elsewhere(); }\n")
     with pytest.raises(KernelBuildError, match="elsewhere"):
         build_kernels(tmp_path / "out")
+
+
+def test_who_waits_for_another_build_hears_of_its_lock(sources: Path, tmp_path: Path) -> None:
+    told: queue.Queue[Path] = queue.Queue()
+    lock = tmp_path / "out" / ".lock"
+    with ThreadPoolExecutor(1) as pool:
+        with locked(lock):
+            built = pool.submit(build_kernels, tmp_path / "out", waiting=told.put)
+            assert told.get(timeout=120) == lock
+        assert built.result().exists()
+    assert told.empty()
+
+
+def test_a_compiler_that_fails_leaves_no_half_output(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does that is killed."""
+    killed = tmp_path / "killed"
+    killed.write_text('#!/bin/sh\nfor last; do :; done\necho half > "$last"\nexit 1\n')
+    killed.chmod(0o755)
+    monkeypatch.setattr(build, "_compiler", lambda: str(killed))
+    monkeypatch.setattr(build, "_version", lambda _: "1")
+    with pytest.raises(KernelBuildError):
+        build_kernels(tmp_path / "out", jobs=1)
+    assert list((tmp_path / "out" / "objects").iterdir()) == []
 
 
 def test_a_machine_without_compiler_is_told(

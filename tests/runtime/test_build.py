@@ -17,6 +17,7 @@ from graphs.ops.build import KernelBuildError, set_threads
 from graphs.plan import EnginePlan
 from runtime import build, costs
 from runtime.build import BuildOptions, build_artifact, open_checkpoint
+from runtime.timing import Timed
 from tests.graphs import variants
 from tests.graphs.whole import golden_model
 
@@ -37,12 +38,23 @@ def built(out: Path, options: BuildOptions = TINY, **asked: Any) -> Artifact:
 def test_progress_is_told_and_the_folder_is_readable(tmp_path: Path) -> None:
     said: list[tuple[str, int, int]] = []
     artifact = built(tmp_path / "deep" / "out", progress=lambda *told: said.append(told))
+    said = [told for told in said if told[-1]]  # remarks are of the machine
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["out"]
     assert artifact.folder.stat().st_mode & 0o777 == 0o755
     kinds = [what.partition(" ")[0] for what, _, _ in said]
     assert list(dict.fromkeys(kinds)) == ["compiling", "checking", "timing"]
     assert all(done <= total for _, done, total in said)
     assert said[-1] == ("timing", 1, 1)
+
+
+def test_costs_to_doubt_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    doubtful = Timed(quick={"verify 1x1": 1.0, "whole 1x1": 2.0}, spread=2.5, others=0.0)
+    monkeypatch.setattr(costs, "timed", lambda _: doubtful)
+    said: list[tuple[str, int, int]] = []
+    built(tmp_path / "out", progress=lambda *told: said.append(told))
+    [remark] = [what for what, _, total in said if not total]
+    assert remark.startswith("the timing is doubtful, rounds differ by 150%: ")
+    assert "build again in a quiet hour" in remark
 
 
 def test_an_existing_folder_is_never_touched(tmp_path: Path) -> None:

@@ -10,19 +10,21 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from graphs.artifact import Artifact
-from graphs.cache import cache_folder
+from graphs.cache import cache_folder, locked
 from graphs.errors import ArtifactError
 from graphs.manifest import MANIFEST
 from graphs.ops.build import build_kernels
 from graphs.plan import EnginePlan
 from runtime import store
 from runtime.build import BuildOptions
-from runtime.store import cached_folder, find_or_build
+from runtime.store import cache_size, cached_folder, find_or_build
 from tests.artifacts import options
 from tests.graphs.whole import golden_model
 
@@ -40,6 +42,8 @@ print("ready", flush=True)
 sys.stdin.readline()
 said = []
 def progress(what, done, total):
+    if not total:  # that it waits
+        return
     if not said:
         print("building", flush=True)
     said.append(what)
@@ -113,11 +117,40 @@ def test_a_build_that_is_stopped_is_no_artifact(cache: Path, how: signal.Signals
     assert folder().name not in names(cache)
     if how == signal.SIGINT:
         assert names(cache) == {f"{folder().name}.lock"}
-    other = cache / "artifacts" / ".other-artifact.abc"
-    other.mkdir()
+    (cache / "artifacts" / ".another.abc").mkdir()
     model = golden_model()
     find_or_build(model.config, model.weights, options())
-    assert names(cache) == {folder().name, f"{folder().name}.lock", other.name}
+    left = {folder().name, f"{folder().name}.lock", "another.lock"}
+    assert names(cache) == left
+    assert cache_size() == (1, sum(path.stat().st_size for path in folder().iterdir()))
+
+
+def test_what_somebody_builds_is_not_removed(cache: Path) -> None:
+    scratch = cache / "artifacts" / ".another.abc"
+    scratch.mkdir(parents=True)
+    model = golden_model()
+    with locked(cache / "artifacts" / "another.lock"):
+        find_or_build(model.config, model.weights, options())
+    assert scratch.exists()
+
+
+def test_who_waits_for_another_build_says_so(cache: Path) -> None:
+    model, said = golden_model(), []
+    told = threading.Event()
+
+    def progress(what: str, _done: int, total: int) -> None:
+        said.append((what, total))
+        told.set()
+
+    lock = folder().with_suffix(".lock")
+    with ThreadPoolExecutor(1) as pool:
+        with locked(lock):
+            built = pool.submit(
+                find_or_build, model.config, model.weights, options(), progress=progress
+            )
+            assert told.wait(120)
+        assert built.result().folder == folder()
+    assert said[0] == (f"waiting for another process that builds these engines ({lock})", 0)
 
 
 def test_an_artifact_is_built_once(cache: Path) -> None:

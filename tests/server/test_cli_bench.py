@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from graphs.synthetic import SMALL
+from server import cli_bench
 from server.cli import app
 from server.cli_bench import parse_dims
 
@@ -60,6 +61,17 @@ def test_what_a_user_can_get_wrong_is_one_line(arguments: list[str], said: str) 
     assert code == 2
     assert out == ""
     assert said in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_a_disk_without_room_for_the_model_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise RuntimeError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(cli_bench, "write_synthetic", full)
+    code, out, err = bench("--synthetic", *DIMS, *QUICK)
+    assert (code, out) == (2, "")
+    assert err.startswith("fourstep: error: no space left in ")
     assert len(err.strip().splitlines()) == 1
 
 

@@ -4,11 +4,13 @@ All with the eager compiler on the golden checkpoint: kernels and a manifest. st
 machine reads; whatever is for people goes to stderr.
 """
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from graphs.artifact import Artifact
@@ -18,6 +20,7 @@ from graphs.manifest import MANIFEST
 from graphs.ops.build import KernelBuildError, set_isa, set_threads
 from server import cli_build, cli_engine
 from server.cli import app
+from server.cli_build import progress_bar
 from tests.artifacts import copy_of, eager_artifact, edit
 from tests.server.tiny_checkpoint import write_checkpoint
 
@@ -89,6 +92,36 @@ def test_verify_describes_an_artifact(artifact: tuple[Path, Result]) -> None:
         assert part in words
     assert result.stdout.splitlines()[-1] == f"sha256 {digest}"
     assert result.stderr == ""
+
+
+def test_off_a_terminal_progress_is_a_line_now_and_then() -> None:
+    told = io.StringIO()
+    with progress_bar(Console(file=told, width=40)) as report:
+        for done in range(96):
+            report("compiling layer" if done else "compiling kernels", done, 95)
+            if done == 20:
+                report("waiting for another process [that builds] (/a/long/lock)", 0, 0)
+        report("timing", 0, 1)
+        report("timing", 1, 1)
+    lines = told.getvalue().splitlines()
+    assert lines[:4] == [
+        "compiling (95)",
+        "compiling: 10 of 95",
+        "compiling: 19 of 95",
+        "waiting for another process [that builds] (/a/long/lock)",
+    ]
+    assert lines[-2:] == ["compiling: 95 of 95", "timing (1)"]
+    assert len(lines) == 13
+
+
+def test_remarks_stay_on_a_terminal() -> None:
+    shown = io.StringIO()
+    with progress_bar(
+        Console(file=shown, force_terminal=True, highlight=False, width=40)
+    ) as report:
+        report("compiling kernels", 0, 95)
+        report("waiting for [another]", 0, 0)
+    assert "waiting for [another]" in shown.getvalue()
 
 
 BAD: list[tuple[tuple[object, ...], str]] = [

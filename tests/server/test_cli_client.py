@@ -66,7 +66,7 @@ def test_a_chat_that_waits_is_answered(worker: Running, tmp_path: Path) -> None:
         (("--message", ""), "there is no question"),
         ((), "there is no question"),
         (("--chat", "nowhere.json"), "nowhere.json"),
-        (("--cert", "x", "--message", "y"), "--cert and --key go together"),
+        (("--key", "x", "--message", "y"), "--cert and --key go together"),
     ],
 )
 def test_what_a_user_can_get_wrong_is_one_line(arguments: tuple[str, ...], said: str) -> None:
@@ -80,10 +80,14 @@ def test_a_failure_is_one_line_with_its_status(worker: Running, tmp_path: Path) 
     code, out, err = client("--address", f"unix:{tmp_path / 'nobody'}", "--message", "x")
     assert (code, out) == (1, "")
     assert err.startswith("fourstep: error: UNAVAILABLE: ")
+    assert (
+        f"No worker answers at unix:{tmp_path / 'nobody'}: start one with `fourstep serve`" in err
+    )
     assert len(err.strip().splitlines()) == 1
     code, out, err = client("--address", address(worker), "--message", "x" * 2000)
     assert (code, out) == (1, "")
     assert "fourstep: error: INVALID_ARGUMENT: " in err
+    assert "No worker answers" not in err
 
 
 def test_a_client_loads_no_model_code(worker: Running) -> None:

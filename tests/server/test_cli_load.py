@@ -134,4 +134,5 @@ def test_lengths_have_to_fit_the_worker(worker: Running) -> None:
 def test_a_worker_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
     code, out, err = bench("--address", f"unix:{tmp_path / 'nobody'}", "--rate", "1")
     assert (code, out) == (1, "")
+    assert f"No worker answers at unix:{tmp_path / 'nobody'}: start one" in err
     assert err.startswith("fourstep: error: UNAVAILABLE: ")

@@ -14,7 +14,9 @@ from fourstep.v1 import inference_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from server.banner import security
+from server.cli_serve import turns
 from server.config import ListenerConfig, TlsConfig
+from tests.artifacts import eager_artifact
 from tests.server.rpc.working import text_request
 from tests.server.tiny_checkpoint import write_checkpoint
 from tests.sources import ROOT, environment
@@ -123,9 +125,23 @@ def test_what_is_wrong_is_said_at_once_and_before_the_model_is_looked_at(tmp_pat
     with serving(*flags) as process:
         shown = said(process)
     assert process.returncode == 2
-    assert len(shown.splitlines()) == 1
-    for words in ("is a file, and no socket", "key'", "other users can read"):
-        assert words in shown
+    lines = shown.splitlines()
+    for line, words in zip(
+        lines, ("is a file, and no socket", "key'", "other users can read"), strict=True
+    ):
+        assert line.startswith("fourstep: error: ")
+        assert words in line
+
+
+def test_engines_for_fewer_slots_than_there_are_tell_so() -> None:
+    """They would silently take turns."""
+    artifact = eager_artifact()
+    assert turns(artifact, 4) is None
+    assert turns(artifact, 1) is None
+    said = turns(artifact, 6)
+    assert said is not None
+    assert said.startswith(f"{artifact.folder} has engines for 4 of 6 slots a step")
+    assert said.endswith("set slots to 4, or build with --batches 1,6")
 
 
 @pytest.mark.parametrize(

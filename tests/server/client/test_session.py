@@ -132,7 +132,7 @@ def test_a_start_that_cannot_be_answered_ends_it(
 
 
 def test_what_a_worker_says_of_itself(worker: Running) -> None:
-    assert client(worker, Hand()).model().name == "tiny"
+    assert client(worker, Hand()).model("here").name == "tiny"
 
 
 def test_a_deadline_is_the_answers(worker: Running) -> None:

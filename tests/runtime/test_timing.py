@@ -1,0 +1,99 @@
+"""Costs on a busy machine: what passes leaves no trace in them, what stays is told.
+
+The clock and what others take are the test's own, so nothing here depends on this machine.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from runtime import timing
+from runtime.timing import MORE_S, REPEATS, ROUNDS, Run, Timed, timed
+
+COSTS = {"one": 0.001, "two": 0.002}  # seconds
+
+
+@dataclass
+class Machine:
+    """Each run takes its cost times what `slowed` says of its round, and others take `busy` of the
+    processors."""
+
+    slowed: Callable[[str, int], float] = lambda _name, _round: 1.0
+    busy: Callable[[int], float] = lambda _round: 0.0
+    now: float = 0.0
+    taken: float = 0.0
+    runs: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COSTS, 0))
+
+    def run(self, name: str) -> None:
+        number = self.runs[name] // REPEATS
+        self.runs[name] += 1
+        seconds = COSTS[name] * self.slowed(name, number)
+        self.now += seconds
+        self.taken += 2 * seconds * self.busy(number)  # of two processors
+
+    @property
+    def rounds(self) -> int:
+        return self.runs["one"] // REPEATS
+
+    def timed(self, monkeypatch: pytest.MonkeyPatch) -> Timed:
+        monkeypatch.setattr(timing.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(timing.os, "sched_getaffinity", lambda _: {0, 1})
+        monkeypatch.setattr(timing, "_taken_by_others", lambda: self.taken)
+        runs: list[tuple[str, Run]] = [(name, lambda n=name: self.run(n)) for name in COSTS]
+        return timed(runs)
+
+
+def right(made: Timed) -> bool:
+    return all(made.quick[name] == pytest.approx(cost * 1e6) for name, cost in COSTS.items())
+
+
+def test_a_quiet_machine_is_believed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine()
+    made = machine.timed(monkeypatch)
+    assert right(made)
+    assert (made.doubt, machine.rounds) == (None, ROUNDS)
+
+
+def test_what_disturbs_some_rounds_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(slowed=lambda name, at: 9.0 if name == "two" and at < ROUNDS - 2 else 1.0)
+    made = machine.timed(monkeypatch)
+    assert right(made)
+    assert (made.doubt, machine.rounds) == (None, ROUNDS)
+
+
+def test_rounds_go_on_until_two_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(slowed=lambda name, at: 9.0 - at if name == "two" and at < 8 else 1.0)
+    made = machine.timed(monkeypatch)
+    assert right(made)
+    assert made.doubt is None
+    assert ROUNDS < machine.rounds <= 10
+
+
+def test_rounds_go_on_until_others_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slow from the first round on, all alike: only what others took tells."""
+    machine = Machine(
+        slowed=lambda _, at: 3.0 if at < ROUNDS + 1 else 1.0,
+        busy=lambda at: 0.6 if at < ROUNDS + 1 else 0.0,
+    )
+    made = machine.timed(monkeypatch)
+    assert right(made)
+    assert (made.doubt, machine.rounds) == (None, ROUNDS + 3)
+
+
+def test_what_does_not_pass_is_told_in_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(slowed=lambda _, at: 1.0 + at % 7 if at else 0.5)
+    made = machine.timed(monkeypatch)
+    assert made.doubt == "rounds differ by 100%"
+    first = sum(COSTS.values()) * REPEATS * ROUNDS * 7
+    assert machine.now < first + MORE_S
+    machine = Machine(busy=lambda _: 0.5)
+    assert machine.timed(monkeypatch).doubt == "others took 50% of the processors"
+    assert machine.rounds > ROUNDS
+
+
+def test_what_others_took_is_read_from_the_system() -> None:
+    """Rising, but for what this process uses itself meanwhile and the ticks it is counted in."""
+    before = timing._taken_by_others()
+    sum(range(100_000))
+    assert timing._taken_by_others() >= before - 0.5
