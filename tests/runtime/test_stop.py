@@ -7,7 +7,7 @@ import pytest
 from graphs.plan import EnginePlan
 from graphs.state import BLOCK
 from runtime.engine import Engine, EngineError
-from runtime.exchange import Committed, Turn
+from runtime.exchange import Committed
 from runtime.generate import generate
 from runtime.request import SamplingParams
 from runtime.stop import Scanner
@@ -160,22 +160,6 @@ def test_logits_that_are_not_numbers_are_an_error() -> None:
             run(made, [5, 6, 7], SamplingParams(max_tokens=4))
     finally:
         made.weights.norm.copy_(weights)
-
-
-def test_a_row_behind_an_accepted_draft_has_to_be_numbers_too() -> None:
-    """Fault H7: what is no token is never told as one, wherever in a window."""
-    prompt = [5, 6, 7]
-    (first, second), _ = run(engine(0), prompt, SamplingParams(max_tokens=2, ignore_eos=True))
-    made = engine(3)
-    made.prefill(prompt, 0, SamplingParams())
-    row = made.weights.embed[second]
-    kept = row.clone()
-    row.fill_(float("nan"))
-    try:
-        with pytest.raises(EngineError, match="not numbers"):
-            made.decode([Turn(slot=0, position=len(prompt), token=first, drafts=(second,))])
-    finally:
-        row.copy_(kept)
 
 
 @pytest.mark.parametrize("slot", [-1, 1, 2])
