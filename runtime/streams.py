@@ -111,8 +111,8 @@ class AsyncStream(_Listener):
 
     @classmethod
     async def open(cls, service: Sender, request: Request) -> "AsyncStream":
-        """Raises ServiceClosedError and ServiceFailedError; whatever else Service.submit raises, the
-        first output does."""
+        """Raises ServiceClosedError, ServiceFailedError; what else Service.submit raises, the first
+        output does."""
         loop = asyncio.get_running_loop()
         queue = _Kept()
 
