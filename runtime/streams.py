@@ -7,6 +7,7 @@ has; nothing here makes the engine's thread wait, since what is not taken is kep
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Future
 from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
@@ -89,7 +90,7 @@ class Stream(_Listener):
         self.cancel()
 
 
-class _Kept(asyncio.Queue[Output]):
+class _Kept(asyncio.Queue[Output | BaseException]):
     """`overrun`: more came than is kept."""
 
     overrun = False
@@ -110,7 +111,8 @@ class AsyncStream(_Listener):
 
     @classmethod
     async def open(cls, service: Sender, request: Request) -> "AsyncStream":
-        """Raises as Service.submit."""
+        """Raises ServiceClosedError, ServiceFailedError; what else Service.submit raises, the first
+        output does."""
         loop = asyncio.get_running_loop()
         queue = _Kept()
 
@@ -123,16 +125,18 @@ class AsyncStream(_Listener):
         def deliver(output: Output) -> None:
             loop.call_soon_threadsafe(keep, output)
 
+        def admitted(done: Future[None]) -> None:
+            # The loop is not woken for what it need not know: it would take the interpreter from
+            # the engine's thread, which is about to run the prompt.
+            if error := done.exception():
+                loop.call_soon_threadsafe(queue.put_nowait, error)
+
         # Compiling a constraint or checking a long prompt must not hold up the loop, and the first
         # may be given up half way.
         slow = request.params.constraint is not None or len(request.prompt) > SHORT_PROMPT
         prepared = await asyncio.to_thread(service.prepare, request) if slow else None
         submission = service.send(request, deliver, prepared)
-        try:
-            await asyncio.wrap_future(submission.admitted)
-        except BaseException:  # a cancelled task too: then it may have been admitted
-            submission.cancel()
-            raise
+        submission.admitted.add_done_callback(admitted)
         return cls(submission, queue)
 
     def __aiter__(self) -> Self:
@@ -141,7 +145,11 @@ class AsyncStream(_Listener):
     async def __anext__(self) -> Output:
         if not self._left:
             raise StopAsyncIteration
-        return self._take(await self._queue.get())
+        came = await self._queue.get()
+        if isinstance(came, BaseException):
+            self._left = 0
+            raise came
+        return self._take(came)
 
     async def __aenter__(self) -> Self:
         return self

@@ -66,7 +66,7 @@ class Calls:
     @contextmanager
     def call(self, listener: str, rpc: str, context: Context) -> Iterator[None]:
         """One call, which the block answers."""
-        record, began, way = begin(), time.monotonic(), self._traceparent(context)
+        record, began = begin(), time.monotonic()
         code = grpc.StatusCode.OK
         is_open = self.open.labels(listener, rpc)
         is_open.inc()
@@ -81,7 +81,7 @@ class Calls:
             self.ended.labels(listener, rpc, code.name).inc()
             fields = {"listener": listener, "rpc": rpc, "status": code.name, "tenant": tenant()}
             if record.request_id or code in _OURS:
-                fields |= {**asdict(record), "traceparent": way}
+                fields |= {**asdict(record), "traceparent": self._traceparent(context)}
                 fields["seconds"] = time.monotonic() - began
                 log.log(logging.ERROR if code in _OURS else logging.INFO, "request", extra=fields)
             elif code is not grpc.StatusCode.OK:

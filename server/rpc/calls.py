@@ -78,7 +78,7 @@ async def opened(
 async def _whole(
     served: Served, stream: AsyncStream, context: Context, record: Record
 ) -> AsyncIterator[Output]:
-    async for output in stream:
+    while (output := await _next(stream, context)) is not None:
         record.seen(output)
         status = output.end and status_of_end(output.end, cut=served.cut)
         if status is not None and stream.overrun:
@@ -86,3 +86,11 @@ async def _whole(
         if status is not None:
             await refuse(context, *status)
         yield output
+
+
+async def _next(stream: AsyncStream, context: Context) -> Output | None:
+    """None at the end."""
+    try:
+        return await anext(stream, None)
+    except ERRORS as error:
+        await refuse(context, *status_of(error))

@@ -6,8 +6,8 @@ call has made, and no number of calls makes us keep more than so many.
 """
 
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn
 
 import grpc
 from fourstep.v1.errors_pb2 import ErrorReason
@@ -57,9 +57,10 @@ def refusing(code: grpc.StatusCode, details: str, reason: ErrorReason | None = N
     """One that ends every call with this status, before anything is received."""
     metadata = trailing(code, details, reason)
 
-    async def refuse(_: object, context: Any) -> AsyncIterator[bytes]:
+    async def refuse(_: object, context: Any) -> NoReturn:
         await context.abort(code, details, metadata)
-        yield b""  # it raises; others' interceptors take what streams for a generator
+        raise AssertionError("abort raises")
 
-    # Of whatever kind the method is: a stream's behaviour is called at once.
-    return grpc.stream_stream_rpc_method_handler(refuse)
+    # Of whatever kind the method is: one that is given a stream is called at once, and what answers
+    # once is less than a generator, with all that others put around it.
+    return grpc.stream_unary_rpc_method_handler(refuse)

@@ -85,7 +85,27 @@ class Opened:
     stream: AsyncStream
 
 
-Opening = asyncio.Task[tuple[Reading, AsyncStream]]
+class _Opening:
+    """A request that the task which makes this opens; `stream`: once it is queued."""
+
+    def __init__(self) -> None:
+        self.stream: AsyncStream | None = None
+        self._task, self._cancelled = asyncio.current_task(), False
+
+    def cancel(self) -> None:
+        """Whether its stream is there yet or not."""
+        if self.stream is not None:
+            self.stream.cancel()
+        elif not self._cancelled:
+            assert self._task is not None
+            self._cancelled = self._task.cancel()
+
+    def was_meant_by(self, error: BaseException) -> bool:
+        """Whether the task was told to end by `cancel` alone, and goes on."""
+        if not self._cancelled or not isinstance(error, asyncio.CancelledError):
+            return False
+        assert self._task is not None
+        return self._task.uncancel() == 0
 
 
 @dataclass(kw_only=True)
@@ -109,7 +129,7 @@ class Served:
     leaving: bool = False
     draining: bool = False
     cut: bool = False
-    _open: dict[str, Opening] = field(default_factory=dict)
+    _open: dict[str, _Opening] = field(default_factory=dict)
     _count: Iterator[int] = field(default_factory=itertools.count)
 
     def text(self, text: str) -> Asked:
@@ -175,22 +195,23 @@ class Served:
         place, it is not read. To be closed at its end.
 
         Raises what `read` does, ValueError, DrainingError, TenantBusyError, CancelledRequestError
-        and as Service.submit.
+        and as Service.submit, or its stream does.
         """
         self.check_room()
         with self._counted():
             key = own_id(request_id)
             if key in self._open:
                 raise ValueError(f"request id {request_id!r} is in use")
-        opening = self._open[key] = asyncio.create_task(self._read(read, size))
+        opening = self._open[key] = _Opening()
         try:
-            await asyncio.wait([opening])
-            if opening.cancelled():
+            with self._counted():
+                reading = await made_of(size, read)
+            stream = opening.stream = await AsyncStream.open(self.service, reading.request)
+        except BaseException as error:
+            del self._open[key]
+            if opening.was_meant_by(error):
                 gone = DrainingError("draining: the request has not begun")
-                raise gone if self.cut else CancelledRequestError("cancelled")
-            reading, stream = opening.result()
-        except BaseException:
-            self.close(key)
+                raise (gone if self.cut else CancelledRequestError("cancelled")) from None
             raise
         return Opened(key=key, reading=reading, stream=stream)
 
@@ -206,11 +227,6 @@ class Served:
                 raise TenantBusyError(f"{mine} requests of {tenant()} are open already")
         self.service.check_room()
 
-    async def _read(self, read: Callable[[], Reading], size: int) -> tuple[Reading, AsyncStream]:
-        with self._counted():
-            reading = await made_of(size, read)
-        return reading, await AsyncStream.open(self.service, reading.request)
-
     @contextmanager
     def _counted(self) -> Iterator[None]:
         """What is refused here never comes to the service, which is told."""
@@ -222,33 +238,26 @@ class Served:
 
     def close(self, key: str) -> None:
         """The call that opened the request is over; from any task."""
-        _cancel(self._open.pop(key))
+        self._open.pop(key).cancel()
 
     def cancel(self, request_id: str) -> bool:
         """End an open request of the caller; False if there is no such one."""
         opening = self._open.get(scoped(request_id))
         if opening is None:
             return False
-        _cancel(opening)
+        opening.cancel()
         return True
 
     def cancel_all(self) -> None:
         """Because the worker cannot wait for them."""
         self.cut = True
         for opening in list(self._open.values()):
-            _cancel(opening)
+            opening.cancel()
 
     async def idle(self) -> None:
         """Until no request is open."""
         while self._open:
             await asyncio.sleep(0.01)
-
-
-def _cancel(opening: Opening) -> None:
-    """Whether its stream is there yet or not."""
-    if opening.cancel() or opening.cancelled() or opening.exception() is not None:
-        return
-    opening.result()[1].cancel()
 
 
 async def made_of(size: int, read: Callable[[], T]) -> T:

@@ -1,7 +1,9 @@
 """Each layer function against a plain reading of the architecture, and the faults it must not
 have."""
 
+import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from graphs.layers.activation import swiglu
 from graphs.layers.attention import attention
 from graphs.layers.moe import moe_mlp, route
 from graphs.layers.norm import layer_norm, rms_norm
-from graphs.layers.rope import inverse_frequencies
+from graphs.layers.rope import frequencies, inverse_frequencies, rotary_index
 from graphs.ops.rotary import apply_rope, rope_table
 from graphs.state import RING
 from graphs.weights import DenseWeights, MoeWeights
@@ -96,6 +98,30 @@ def test_llama3_rule_by_wavelength() -> None:
     assert ratios[0] == 1
     assert ratios[-1] == 0.5
     assert any(0.5 < ratio < 1 for ratio in ratios)
+
+
+RULE = RopeScaling(
+    factor=2.0, original_max_positions=512, low_freq_factor=1.0, high_freq_factor=32.0
+)
+
+
+@pytest.mark.parametrize(
+    "change", [{"rope_theta": 777.0}, {"rotary_dim": 4}, {"rope_scaling": RULE}], ids=str
+)
+@pytest.mark.parametrize("kind", ["layers", "mtp_layers"])
+def test_layers_that_differ_in_rope_share_no_table(kind: str, change: dict[str, Any]) -> None:
+    """Fault E8: not even those of one kind of attention."""
+    config = golden_model().config
+    *before, last = getattr(config, kind)
+    other = dataclasses.replace(last, **change)
+    changed = dataclasses.replace(config, **{kind: (*before, other)})
+    kinds = frequencies(changed, None)
+    for layer in (*changed.layers, *changed.mtp_layers):
+        wanted = inverse_frequencies(layer.rope_theta, layer.rotary_dim, layer.rope_scaling)
+        found = kinds[rotary_index(changed, layer)]
+        assert torch.equal(found.attention, wanted)
+        assert (found.indexer is not None) == (layer.attention == "full")
+    assert len(kinds) == 1 + len(frequencies(config, None))
 
 
 def test_llama3_factor_one_is_the_identity() -> None:

@@ -5,6 +5,7 @@ one call, and a prompt that goes on after an answer with other tokens than were 
 both precisions; the reference runs whole sequences from zeroed state (graphs/whole.py).
 """
 
+import itertools
 from collections.abc import Sequence
 from random import Random
 
@@ -15,7 +16,9 @@ from graphs.draft_blocks import LOOKED
 from graphs.plan import EnginePlan
 from runtime.engine import DTYPES, Engine, Precision
 from runtime.exchange import Committed, Turn
+from runtime.generate import generate
 from runtime.request import SamplingParams
+from runtime.width import FixedWidth
 from tests.graphs.random_model import SHAPES, VOCAB, random_model
 from tests.graphs.whole import Model, chain, drafts_from_scratch, golden, golden_model, residual
 
@@ -216,3 +219,31 @@ def test_a_prompt_may_go_on_with_other_tokens_than_were_sampled(
     for drafts in (made.draft_tokens, 1):
         text.step(drafts)
         text.check()
+
+
+class ByTurns(FixedWidth):
+    """All drafts at two steps, none at the third."""
+
+    def __init__(self) -> None:
+        super().__init__(count=3)
+        self._steps = itertools.count()
+
+    def drafts(self) -> int:
+        return 0 if next(self._steps) % 3 == 1 else self.count
+
+
+def test_drafts_are_for_the_step_behind_them_alone() -> None:
+    """After one that used none, there are none until the MTP layers have caught up."""
+    model = golden_model()
+    made, prompt = engine_of(model, "bf16"), prompt_of(model, 15)
+    params = SamplingParams(max_tokens=24, ignore_eos=True, temperature=1.0, seed=3)
+    first, *steps = generate(made, prompt, params, policy=ByTurns())
+    ids = [*prompt, *first.token_ids]
+    fresh = []
+    for step in steps:
+        wanted = drafts_from_scratch(model, torch.tensor(ids), 3, DTYPES["bf16"])
+        fresh.append(bool(step.drafted))
+        if step.finish_reason is None:
+            assert list(step.drafted) in ([], wanted)
+        ids += step.token_ids
+    assert True in fresh[1:], "drafts came again"

@@ -12,7 +12,8 @@ from tests.runtime.machine import Machine, tokens
 
 
 def used(monkeypatch: pytest.MonkeyPatch, *, spare: int, machine_has: int) -> list[int]:
-    """The threads that the kernels are given while one answer runs alone, then two, then one."""
+    """The threads that the kernels are given while one answer runs alone, then two, then one, which
+    catches up and runs again, and then a prompt is loaded."""
     given: list[int] = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(machine_has)))
     monkeypatch.setattr(processors, "set_threads", given.append)
@@ -24,16 +25,17 @@ def used(monkeypatch: pytest.MonkeyPatch, *, spare: int, machine_has: int) -> li
     for some in (turns[:1], turns[:1], turns, turns[:1]):
         engine.decode(some)
     engine.observe(0, 5, 1)
+    engine.decode(turns[:1])
     engine.prefill(tokens(5), 0, SamplingParams())
     return given
 
 
 def test_a_step_of_one_answer_leaves_some_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert used(monkeypatch, spare=1, machine_has=4) == [3, 4, 3, 4]
+    assert used(monkeypatch, spare=1, machine_has=4) == [3, 4, 3, 4, 3, 4]
 
 
 def test_one_is_always_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert used(monkeypatch, spare=9, machine_has=2) == [1, 2, 1, 2]
+    assert used(monkeypatch, spare=9, machine_has=2) == [1, 2, 1, 2, 1, 2]
 
 
 @pytest.mark.parametrize(("spare", "machine_has"), [(0, 4), (1, 1)])

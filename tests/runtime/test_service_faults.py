@@ -167,7 +167,7 @@ def test_streams_of_an_event_loop() -> None:
             alone(seed)[0] for seed in range(4)
         ]
         with pytest.raises(ValueError, match="positions exceed"):
-            await AsyncStream.open(service, request("a", max_tokens=5000))
+            await anext(await AsyncStream.open(service, request("a", max_tokens=5000)))
 
     service = Service(scheduler)
     asyncio.run(main())
@@ -218,22 +218,26 @@ def test_a_cancelled_task_frees_the_slot() -> None:
     started = asyncio.Event()
     service = Service(scheduler)
     asyncio.run(main())
-    assert told(service.submit(request("b", 1))) == alone(1)[0], "the id is free again"
+    assert told(service.submit(request("c", 1))) == alone(1)[0]
     service.close()
     assert service.fault is None
     check_whole(service)
 
 
 def test_a_task_cancelled_when_it_is_just_admitted_frees_the_slot() -> None:
+    async def read() -> None:
+        async with await AsyncStream.open(service, request("a", max_tokens=LONG)) as stream:
+            await anext(stream)
+
     async def main() -> None:
-        opening = asyncio.create_task(AsyncStream.open(service, request("a", max_tokens=LONG)))
+        reading = asyncio.create_task(read())
         await asyncio.sleep(0)
         admitted = threading.Event()
         service._post(admitted.set)
-        admitted.wait()  # the loop has not heard of it yet
-        opening.cancel()
+        admitted.wait()  # the loop has heard nothing of it yet
+        reading.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await opening
+            await reading
         while not kept.reasons:  # a loop that is closed would cancel it too
             await asyncio.sleep(0.001)
 

@@ -11,7 +11,7 @@ from fourstep.v1 import inference_pb2 as pb
 from server.rpc import served
 from server.rpc.calls import seconds_left
 from server.rpc.served import Asked, DrainingError
-from tests.server.rpc.working import Running, text_request, until
+from tests.server.rpc.working import Running, reason_of, text_request, until
 
 
 @pytest.fixture
@@ -72,6 +72,32 @@ def test_who_comes_too_late_is_counted(worker: Running, monkeypatch: pytest.Monk
         list(worker.inference.Generate(named()))
     assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
     assert counted == [DrainingError]
+
+
+def test_who_was_let_in_and_asks_too_late_is_sent_away(
+    worker: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its message comes when the worker has begun to refuse."""
+    let_in, late, look = threading.Event(), threading.Event(), worker.served.check_room
+
+    def noted() -> None:
+        look()
+        let_in.set()
+
+    def messages() -> Iterator[bytes]:
+        late.wait(60)
+        yield named().SerializeToString()
+
+    monkeypatch.setattr(worker.served, "check_room", noted)
+    method = worker.channel.stream_stream("/fourstep.v1.Inference/Generate")
+    call = method(messages(), timeout=60)
+    assert let_in.wait(60)
+    monkeypatch.setattr(worker.served, "draining", True)
+    late.set()
+    with pytest.raises(grpc.RpcError) as caught:
+        list(call)
+    assert reason_of(caught.value) == "LEAVING"
+    assert not worker.served._open
 
 
 def refusals(worker: Running, monkeypatch: pytest.MonkeyPatch) -> list[type[Exception]]:

@@ -14,6 +14,7 @@ import grpc
 import pytest
 from fourstep.v1 import control_pb2
 from fourstep.v1 import inference_pb2 as pb
+from smg_grpc_proto.generated import vllm_engine_pb2 as gateway_pb2
 
 from runtime import failpoints, streams
 from runtime.answer import End, Output
@@ -21,8 +22,10 @@ from runtime.numbers import Numbers
 from runtime.request import SamplingParams, Step
 from runtime.stop import Scanner
 from server.cli_serve import open_served
+from server.rpc import asking
 from server.rpc.answering import Answers
 from server.rpc.served import Asked
+from server.vllm import asking as gateway_asking
 from tests.server.rpc.test_inference import health, idle, joined
 from tests.server.rpc.working import CONTEXT, Running, running, text_request, tiny_config, until
 
@@ -204,6 +207,23 @@ def test_a_longer_context_of_the_engines_is_nobodys(
     monkeypatch.setattr(worker.served, "context", prompt + 20)
     assert code_of(worker, text_request(max_tokens=20)) == "OK"
     assert code_of(worker, text_request(max_tokens=21)) == "INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize("prompt", [1, 50_000])
+def test_nothing_caps_an_answer_but_the_context(
+    worker: Running, monkeypatch: pytest.MonkeyPatch, prompt: int
+) -> None:
+    """Fault E10: who does not say how long an answer may be has all the room there is."""
+    monkeypatch.setattr(worker.served, "context", most := 10**6)
+    asked = worker.served.tokens((1,) * prompt)
+    room = most - prompt
+    default = asking.sampling(pb.SamplingParams(), asked, worker.served)
+    largest = asking.sampling(pb.SamplingParams(max_tokens=room), asked, worker.served)
+    assert default.max_tokens == largest.max_tokens == room
+    assert worker.served.request("a", asked, default).request.params.max_tokens == room
+    for said in (gateway_pb2.SamplingParams(), gateway_pb2.SamplingParams(max_tokens=most)):
+        found = gateway_asking.sampling(said, asked, worker.served, temperature=0.0)
+        assert found.max_tokens == room
 
 
 def test_a_context_that_the_model_does_not_have_is_refused(worker: Running, folder: Path) -> None:

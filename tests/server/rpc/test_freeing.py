@@ -10,6 +10,7 @@ import pytest
 from fourstep.v1 import inference_pb2 as pb
 
 from runtime.answer import Output
+from runtime.streams import AsyncStream
 from server.config import LimitsConfig
 from tests.server.rpc.working import Running, running, text_request, until
 from tests.server.tiny_checkpoint import write_checkpoint
@@ -52,6 +53,10 @@ class Gate:
             return call(*arguments, **named)
 
         return counted
+
+
+def queued(stream: AsyncStream | None) -> bool:
+    return stream is not None and stream._submission.admitted.done()
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +125,7 @@ def test_leaving_frees_the_slot(
     request.cache_salt = f"{leave} {state}"  # what is cached would be loaded at once
     timeout = 4.0 if leave is meet_the_callers_deadline else None
     call = worker.inference.Generate(request, timeout=timeout)
-    until(lambda: [one.done() for one in worker.served._open.values()] == [True])
+    until(lambda: [queued(one.stream) for one in worker.served._open.values()] == [True])
     gate.let(steps)
     until(lambda: worker.served.service.load[phase] == 1)
     leave(worker, call)
@@ -140,7 +145,7 @@ def test_an_id_is_free_when_its_call_is_over(worker: Running, gate: Gate) -> Non
     request = text_request()
     request.request_id = "mine"
     call = worker.inference.Generate(request)
-    until(lambda: [one.done() for one in worker.served._open.values()] == [True])
+    until(lambda: [queued(one.stream) for one in worker.served._open.values()] == [True])
     go_away(worker, call)
     again = worker.inference.Generate(request)
     until(lambda: len(worker.served._open) == 1)

@@ -53,7 +53,7 @@ def test_a_request_that_does_not_come_is_not_waited_for(
     assert ended(lambda: list(call(iter(())))) == none
     monkeypatch.setattr(guard, "MESSAGE_S", 0.25)
     late = (grpc.StatusCode.DEADLINE_EXCEEDED, "no whole request came within 0.25 seconds")
-    assert ended(lambda: list(call(iter(never.wait, True)))) == late
+    assert ended(lambda: list(call(iter(never.wait, True), timeout=30))) == late
     never.set()
     assert list(worker.inference.Generate(text_request()))[-1].HasField("end")
 
