@@ -14,7 +14,8 @@ from graphs.config import ModelConfig
 from graphs.digests import file_digest, layout_digest, source_digest
 from graphs.errors import ArtifactError
 from graphs.machine import Machine, this_machine
-from graphs.manifest import MANIFEST, Manifest, rebuild
+from graphs.manifest import BUILD, MANIFEST, Manifest, rebuild
+from graphs.plan import EnginePlan
 from graphs.weights import ModelWeights
 
 
@@ -66,23 +67,26 @@ class Artifact:
 
         Raises ArtifactError with every difference and the command to run.
         """
-        self._refuse(
-            [
-                *self._machine_differences(),
-                *self._model_differences(config, weights, precision),
-            ],
-            f"--precision {precision}",
-        )
+        machine = list(self._machine_differences())
+        model = list(self._model_differences(config, weights, precision))
+        options = (*_options(self.manifest.plan), "--precision", precision)
+        if machine or not model:
+            self._refuse([*machine, *model], rebuild(self.folder, *options))
+        # It is right for something else: nothing to remove.
+        another = f"run: {' '.join((BUILD, 'DIR', *options))}, with a new folder"
+        if model == list(_differs("precision", precision, self.manifest.precision)):
+            self._refuse(model, f"Use --precision {self.manifest.precision}, or {another}")
+        self._refuse(model, f"Name the artifact that was built for this checkpoint, or {another}")
 
     def require_machine(self) -> None:
         """The part of `require` that needs no checkpoint."""
-        self._refuse(list(self._machine_differences()))
+        options = (*_options(self.manifest.plan), "--precision", self.manifest.precision)
+        self._refuse(list(self._machine_differences()), rebuild(self.folder, *options))
 
-    def _refuse(self, differences: list[str], *options: str) -> None:
+    def _refuse(self, differences: list[str], advice: str) -> None:
         if differences:
             raise ArtifactError(
-                f"the artifact {self.folder} does not fit: {'; '.join(differences)}. "
-                f"{rebuild(self.folder, *options)}"
+                f"the artifact {self.folder} does not fit: {'; '.join(differences)}. {advice}"
             )
 
     def _machine_differences(self) -> Iterator[str]:
@@ -105,6 +109,13 @@ def here(built: Machine) -> Machine:
         return this_machine(f"cpu-{built.isa}")
     except ValueError:
         return this_machine()
+
+
+def _options(plan: EnginePlan) -> Iterator[str]:
+    """What makes `fourstep build` build for this plan."""
+    for name, default in vars(EnginePlan()).items():
+        if (values := getattr(plan, name)) != default:
+            yield f"--{name} {','.join(map(str, values))}"
 
 
 def _differs(name: str, mine: str, built: str) -> Iterator[str]:

@@ -1,6 +1,6 @@
-"""The errors a user can cause while a model is being opened.
+"""The errors a user can cause while a model is being opened or built.
 
-Both derive from ValueError, carry the names a user needs (file, tensor, key, value), and make the
+All derive from ValueError, carry the names a user needs (file, tensor, key, value), and make the
 CLI exit with code 2. Violations of our own invariants are assertions and never appear here.
 """
 
@@ -15,3 +15,7 @@ class CheckpointError(ValueError):
 
 class ArtifactError(ValueError):
     """An artifact that cannot be used here; the message says what differs and what to run."""
+
+
+class DiskError(ValueError):
+    """A folder takes no more; the message names it and says what to do."""

@@ -26,6 +26,7 @@ from graphs.compile.program import OpenDims, Task, task_of
 from graphs.compile.reduced import reduce
 from graphs.config import ModelConfig
 from graphs.digests import file_digest, layout_digest, source_digest
+from graphs.disk import writing
 from graphs.layers.rope import frequencies
 from graphs.machine import Machine, this_machine
 from graphs.manifest import FORMAT, Costs, EngineEntry, Manifest
@@ -67,14 +68,16 @@ def build_artifact(
 ) -> Artifact:
     """Write the artifact folder `out`, which must not exist yet.
 
-    Raises ValueError if it does, KernelBuildError, ProgramError.
+    Raises ValueError if it does, KernelBuildError, ProgramError, DiskError.
     """
     if out.exists():
         raise ValueError(f"{out} exists already; name a new folder, or remove it first")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    with writing(out.parent, cache_folder()):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:
-        _fill(config, weights, scratch, options, progress or (lambda *_: None))
+        with writing(out.parent, cache_folder()):
+            _fill(config, weights, scratch, options, progress or (lambda *_: None))
         scratch.chmod(0o755)
         scratch.rename(out)
     except BaseException:
@@ -154,9 +157,12 @@ def _compile(
         done += 1
         progress(f"compiling {name}", done, total)
 
+    def waiting(lock: Path) -> None:
+        progress(f"waiting for another process that compiles kernels ({lock})", done, total)
+
     progress("compiling kernels", 0, total)
     with ThreadPoolExecutor(1) as pool:
-        cached = pool.submit(build_kernels, cache_folder() / "kernels")
+        cached = pool.submit(build_kernels, cache_folder() / "kernels", waiting=waiting)
         files = compile_all(compiler, tasks, folder, jobs=jobs, each=each)
         kernels = Path(shutil.copy(cached.result(), folder))
     each("kernels")

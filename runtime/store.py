@@ -46,8 +46,13 @@ def find_or_build(
     Raises ArtifactError if it is damaged, and what build_artifact raises.
     """
     folder = cached_folder(config, weights, options)
+
+    def waiting(lock: Path) -> None:
+        if progress is not None:
+            progress(f"waiting for another process that builds these engines ({lock})", 0, 1)
+
     if not folder.exists():
-        with locked(folder.with_suffix(".lock")):
+        with locked(folder.with_suffix(".lock"), waiting):
             if not folder.exists():
                 # Of a build that was killed; under the lock nobody else builds this artifact.
                 for left in folder.parent.glob(f".{folder.name}.*"):

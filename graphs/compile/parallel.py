@@ -1,11 +1,13 @@
 """Compiles many tasks in worker processes.
 
 Knows processes. Keeps true: a worker gets shapes and options, never a tensor; the first failure
-stops the rest and is raised with the program's name.
+stops the rest; what compilers leave in the folder for temporary files is gone in the end.
 """
 
 import multiprocessing
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
@@ -14,6 +16,7 @@ import torch
 
 from graphs.compile.compiler import Compiler, EagerCompiler
 from graphs.compile.program import Task
+from graphs.disk import scratch_folder, writing
 
 
 def compile_all(
@@ -26,14 +29,20 @@ def compile_all(
 ) -> dict[str, Path]:
     """Files by program key; none for the eager compiler, which needs no process.
 
-    `each` hears of every program; `jobs` processes, by default one a processor.
+    `each` hears of every program; `jobs` processes, by default one a processor. Raises DiskError.
     """
     files: dict[str, Path] = {}
     if compiler.name == EagerCompiler.name:
         return files
     context = multiprocessing.get_context("spawn")
     workers = min(jobs or os.cpu_count() or 1, len(tasks))
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
+    with (
+        scratch_folder() as scratch,
+        writing(folder.parent),
+        ProcessPoolExecutor(
+            workers, mp_context=context, initializer=_start_worker, initargs=(scratch,)
+        ) as pool,
+    ):
         running = {pool.submit(_compile, compiler, task, folder): task for task in tasks}
         try:
             for done in as_completed(running):
@@ -42,16 +51,24 @@ def compile_all(
                 if each is not None:
                     each(task.name)
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            # What runs is waited for: it writes to folders that are about to go.
+            pool.shutdown(cancel_futures=True)
             raise
     return files
 
 
-def _start_worker() -> None:
+def _start_worker(scratch: str) -> None:
+    """The compilers' temporary files go where the builder removes them, whatever becomes of us."""
+    os.environ.update(TMPDIR=scratch, LC_ALL="C")
+    tempfile.tempdir = scratch
     torch.set_num_threads(1)
 
 
 def _compile(compiler: Compiler, task: Task, folder: Path) -> Path:
-    path = compiler.compile(task, folder)
-    assert path is not None
-    return path
+    # Here, where the error is whole: what comes back from a process has lost its causes. The folder
+    # is gone when its user reads of it.
+    with writing(folder.parent):
+        path = compiler.compile(task, Path(tempfile.gettempdir()))
+        assert path is not None
+        # Written where it belongs, a package that finds no room would end the process.
+        return Path(shutil.move(path, folder))

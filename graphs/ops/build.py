@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from graphs.cache import locked
+from graphs.cache import Waiting, locked
 
 SOURCES = Path(__file__).with_name("cpu")
 ISAS = ("scalar", "avx2", "avx512")
@@ -53,10 +53,11 @@ def source_digest() -> str:
     return digest.hexdigest()
 
 
-def build_kernels(folder: Path, *, jobs: int = 2) -> Path:
+def build_kernels(folder: Path, *, jobs: int = 2, waiting: Waiting | None = None) -> Path:
     """The shared object in `folder`, compiled unless it is there already.
 
-    Objects are kept beside it, so that an edit compiles what it touches. Raises KernelBuildError.
+    Objects are kept beside it, so that an edit compiles what it touches. `waiting` hears of the
+    lock of another process that builds. Raises KernelBuildError.
     """
     compiler = _compiler()
     key = hashlib.sha256(
@@ -66,7 +67,7 @@ def build_kernels(folder: Path, *, jobs: int = 2) -> Path:
     ).hexdigest()
     target = folder / f"fourstep-kernels-{key[:16]}.so"
     if not target.exists():
-        with locked(folder / ".lock"):
+        with locked(folder / ".lock", waiting):
             if not target.exists():
                 _build(compiler, target, jobs)
     return target
@@ -196,9 +197,12 @@ def _compilations(compiler: str) -> Iterator[list[str]]:
 def _run(command: list[str]) -> None:
     """An output appears whole or not at all."""
     *rest, final = command
-    partial = f"{final}.partial"
+    partial = Path(f"{final}.partial")
     english = {**os.environ, "LC_ALL": "C"}
-    done = subprocess.run([*rest, partial], capture_output=True, text=True, env=english)
-    if done.returncode:
-        raise KernelBuildError(f"{' '.join(command)}\n{done.stderr}")
-    Path(partial).replace(final)
+    try:
+        done = subprocess.run([*rest, str(partial)], capture_output=True, text=True, env=english)
+        if done.returncode:
+            raise KernelBuildError(f"{' '.join(command)}\n{done.stderr}")
+        partial.replace(final)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -85,22 +85,39 @@ def test_a_lower_instruction_set_of_this_machine_is_taken(folder: Path) -> None:
     Artifact.open(folder).require_machine()
 
 
+# What makes another of the same shapes.
+AGAIN = "--widths 1,4 --batches 1,4 --contexts 256 --prefill 16 --precision fp32"
+
+
 @pytest.mark.parametrize(
-    ("field", "name"),
+    ("field", "name", "advice"),
     [
-        ("source", "source"),
-        ("model_config", "model config"),
-        ("weight_layout", "weight layout"),
-        ("precision", "precision"),
+        (
+            "source",
+            "source",
+            "Remove that folder and run: fourstep build CHECKPOINT --out {folder}",
+        ),
+        ("model_config", "model config", "Name the artifact that was built for this checkpoint"),
+        ("weight_layout", "weight layout", "Name the artifact that was built for this checkpoint"),
+        ("precision", "precision", "Use --precision 0123456789abcdef"),
     ],
 )
-def test_what_it_was_built_from_is_compared(folder: Path, field: str, name: str) -> None:
-    """Fault C4."""
+def test_what_it_was_built_from_is_compared(
+    folder: Path, field: str, name: str, advice: str
+) -> None:
+    """Fault C4. What is right for something else is not to be removed."""
     edit(folder, lambda manifest: manifest.update({field: "0123456789abcdef" * 4}))
     said = refusal(folder)
     assert f"{name}: " in said
     assert "0123456789abcdef there" in said
-    assert f"run: fourstep build CHECKPOINT --out {folder} --precision fp32" in said
+    assert advice.format(folder=folder) in said
+    if field == "source":
+        assert said.endswith(AGAIN)
+    else:
+        assert "Remove" not in said
+        assert said.endswith(
+            f", or run: fourstep build CHECKPOINT --out DIR {AGAIN}, with a new folder"
+        )
 
 
 def test_all_differences_are_named_at_once(folder: Path) -> None:
@@ -122,7 +139,7 @@ def test_another_model_is_refused() -> None:
     without = dataclasses.replace(model.weights, mtp=())
     with pytest.raises(ArtifactError, match="does not fit: weight layout: "):
         artifact.require(model.config, without, "fp32")
-    with pytest.raises(ArtifactError, match=r"precision: bf16 here.* --precision bf16$"):
+    with pytest.raises(ArtifactError, match=r"precision: bf16 here.* Use --precision fp32, or "):
         artifact.require(model.config, model.weights, "bf16")
 
 

@@ -128,6 +128,42 @@ def test_bad_words_forbid_the_token_that_would_complete_them() -> None:
     assert all(ids(mask, row) == ALL for row in range(kept))
     made.commit([*word[1:-1], X])
     assert made.window(word[-1:]) == (1, None)
+    # Nor does what was drafted alone count as a beginning.
+    made.window(word[:-2])
+    made.commit(word[-2:-1])
+    assert made.window(word[-1:]) == (1, None)
+
+
+def test_min_tokens_and_bad_words_forbid_together() -> None:
+    """Fault H5: each row of a window forbids what either does, and the next row forgets neither."""
+    word = encode("again zz")
+    made = rules(SamplingParams(min_tokens=len(word), bad_words=("again zz", "x")))
+    early = ALL - {X, *EOS_IDS}
+    last = early - {word[-1]}
+    for _ in range(2):  # a window leaves nothing behind
+        kept, mask = made.window(word)
+        assert kept == len(word) - 1
+        assert [ids(mask, row) for row in range(kept + 1)] == [early] * kept + [last]
+    assert made.window((EOS,))[0] == made.window((X,))[0] == 0
+    made.commit(word[:-1])
+    kept, mask = made.window((5,))
+    assert (kept, [ids(mask, row) for row in range(2)]) == (1, [last, ALL - {X}])
+    # Behind min_tokens the word is as bad as before, and an end is none.
+    made.commit((5, *word[:-1]))
+    kept, mask = made.window((EOS,))
+    assert (kept, ids(mask, 0)) == (1, ALL - {X, word[-1]})
+
+
+def test_a_constraint_lifts_neither_min_tokens_nor_bad_words() -> None:
+    """Fault H5, where the constraint would let the answer end at every row."""
+    made = rules(SamplingParams(constraint=DIGITS, min_tokens=3, bad_words=("99",)))
+    assert encode("99") == [NINE, NINE]
+    [eight] = encode("8")
+    kept, mask = made.window((NINE, eight, NINE, eight))
+    assert kept == 4
+    rows = [ids(mask, row) for row in range(5)]
+    assert rows[:3] == [DIGIT, DIGIT - {NINE}, DIGIT]
+    assert rows[3:] == [(DIGIT - {NINE}) | {*EOS_IDS}, DIGIT | {*EOS_IDS}]
 
 
 def test_a_bad_word_of_one_token_is_never_allowed() -> None:

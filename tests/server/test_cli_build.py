@@ -173,7 +173,8 @@ def test_generate_refuses_an_artifact_that_does_not_fit(
     asked = ("generate", checkpoint, "--prompt", "x", "--max-tokens", 3, "--artifact")
     said = refused(*asked, out)
     assert "precision: bf16 here, fp32 there" in said
-    assert f"run: fourstep build CHECKPOINT --out {out} --precision bf16" in said
+    assert "Use --precision fp32, or run: fourstep build CHECKPOINT --out DIR --widths 1,4 " in said
+    assert "--precision bf16, with a new folder" in said
     fp32 = ("--precision", "fp32")
     assert "pinned was 1" in refused(*asked, out, *fp32, "--artifact-sha256", "1")
     assert "is no artifact" in refused(*asked, tmp_path, *fp32)

@@ -258,3 +258,20 @@ def test_a_failed_engine_ends_the_worker(folder: Path, monkeypatch: pytest.Monke
         assert reason_of(caught.value) == "FAULT"
         until(lambda: worker.code is not None)
     assert worker.code == 1
+
+
+def test_an_engine_that_fails_with_no_stream_open_ends_the_worker(folder: Path) -> None:
+    """Nobody asks, and nobody has asked yet: it is the worker that notices, and tells routers."""
+
+    def broken() -> None:
+        raise RuntimeError("broken")
+
+    with running(folder) as worker:
+        stub: Any = health_pb2_grpc.HealthStub(worker.channel)
+        watch = stub.Watch(health_pb2.HealthCheckRequest(service=""), timeout=60)
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        worker.served.service._post(broken)
+        assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert worker.served.leaving
+        until(lambda: worker.code is not None)
+    assert worker.code == 1
