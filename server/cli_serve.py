@@ -5,13 +5,13 @@ configuration has wrong is found before a model is loaded; nothing but the opera
 reached before the model is loaded.
 """
 
-import asyncio
 import logging
 import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 import typer
+import uvloop
 from rich.console import Console
 
 from graphs.artifact import Artifact
@@ -47,7 +47,8 @@ def run(config: ServeConfig) -> None:
             operations = stack.enter_context(Operations(config.operations))
             served = open_served(config, observer=operations.metrics)
         try:
-            code = asyncio.run(serve(served, config, operations))
+            # A call takes many turns of the loop, and those of Python's own take longer.
+            code = uvloop.run(serve(served, config, operations))
         except ServiceFailedError as error:
             raise fail(error, EXIT_FAILURE) from error
         raise typer.Exit(code)

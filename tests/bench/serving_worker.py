@@ -5,7 +5,6 @@ a request as JSON, which this process's runtime answers with nothing in between.
 ways run on the same engine, and the worker is whole: metrics, logs and interceptors included.
 """
 
-import asyncio
 import json
 import sys
 import threading
@@ -13,6 +12,8 @@ import time
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
+
+import uvloop
 
 from runtime.answer import Request
 from runtime.request import SamplingParams
@@ -73,7 +74,7 @@ def main() -> None:
 
     def run() -> None:
         try:
-            asyncio.run(serve())
+            uvloop.run(serve())
         except BaseException as error:
             if address.done():
                 raise

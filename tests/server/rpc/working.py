@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import uvloop
 from fourstep.v1 import control_pb2_grpc, inference_pb2_grpc
 from fourstep.v1 import inference_pb2 as pb
 from fourstep.v1.errors_pb2 import ErrorDetail, ErrorReason
@@ -91,7 +92,7 @@ def running_as(config: ServeConfig, *, operations: Operations | None = None) -> 
         return await worker.run()
 
     def run() -> None:
-        code = asyncio.run(main())
+        code = uvloop.run(main())
         found[0].code = code
 
     thread = threading.Thread(target=run)
