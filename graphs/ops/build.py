@@ -139,13 +139,6 @@ def current_isa() -> str:
     return ISAS[_library().fourstep_isa()]
 
 
-def read_bandwidth(tensor: torch.Tensor) -> float:
-    """Bytes a second at which the kernels' threads read a contiguous CPU tensor once."""
-    read = _library().fourstep_read_seconds
-    read.restype, read.argtypes = ctypes.c_double, (ctypes.c_void_p, ctypes.c_int64)
-    return tensor.nbytes / read(tensor.data_ptr(), tensor.nbytes)
-
-
 def dot_speed(rows: int, width: int, regions: int) -> float:
     """Dot products a second of `width` elements in the kernels' own arithmetic, as many as scoring
     `regions` regions for `rows` heads takes, with all operands in the cache."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from graphs.ops import build
-from graphs.ops.build import KernelBuildError, build_kernels, dot_speed, read_bandwidth, set_threads
+from graphs.ops.build import KernelBuildError, build_kernels, dot_speed, set_threads
 from graphs.ops.linear import linear
 from tests.graphs.ops.dense_cases import BF16, random
 
@@ -88,10 +88,6 @@ def test_what_the_compiler_says_reaches_the_user(
 
 
 @pytest.mark.usefixtures("kernels")
-def test_read_bandwidth_is_a_rate() -> None:
-    assert 1e8 < read_bandwidth(torch.zeros(1 << 22)) < 1e13
-
-
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize(("rows", "width", "regions"), [(4, 256, 4096), (1, 22, 40), (64, 32, 1)])
 def test_dot_speed_is_a_rate(rows: int, width: int, regions: int) -> None:

@@ -96,7 +96,8 @@ class Attend {
         across((job.width + kLanes - 1) / kLanes) {
     length = piece.padded * kOctet;
     int64_t depth = words<X>(job.width);
-    q = (float*)scratch(Use::rows, queries * depth * sizeof(float));
+    places = (int64_t*)scratch(Use::rows, (piece.padded * 2 + queries * depth) * sizeof(float));
+    q = (float*)(places + piece.padded);
     packed = (float*)scratch(Use::weight, kBlockKeys * (depth + across * kLanes) * sizeof(float));
     logits = (float*)scratch(Use::partial, queries * length * sizeof(float));
     sums = (float*)scratch(Use::sums, queries * (across * kLanes + 1) * sizeof(float));
@@ -104,6 +105,7 @@ class Attend {
   }
 
   void run() {
+    find();
     pack_queries();
     for (int64_t first = 0; first < piece.padded; first += kBlockOctets) dots(first);
     float scale = (float)(1 / std::sqrt((double)job.width));
@@ -127,14 +129,20 @@ class Attend {
       pack_row((const X*)job.q + place(i) * job.width, job.width, q + i * depth);
   }
 
-  // The first key or value of octet number `index`; the next ones are groups * width apart.
-  const X* octet(const void* pool, int64_t index) const {
-    int64_t id = piece.octets[index < piece.count ? index : piece.count - 1];
+  // Where the octets begin in a pool, all at once: the table of a long context is not in the cache,
+  // and what is waited for together takes no longer than one entry.
+  void find() {
     int64_t per_block = job.places.block / kOctet;
-    int64_t block = job.places.blocks(piece.begin)[id / per_block];
-    int64_t position = block * job.places.block + id % per_block * kOctet;
-    return (const X*)pool + (position * job.groups + piece.group) * job.width;
+    const int64_t* blocks = job.places.blocks(piece.begin);
+    for (int64_t i = 0; i < piece.padded; ++i) {
+      int64_t id = piece.octets[i < piece.count ? i : piece.count - 1];
+      int64_t octet = blocks[id / per_block] * per_block + id % per_block;
+      places[i] = (octet * kOctet * job.groups + piece.group) * job.width;
+    }
   }
+
+  // The first key or value of octet number `index`; the next ones are groups * width apart.
+  const X* octet(const void* pool, int64_t index) const { return (const X*)pool + places[index]; }
 
   // Octets of the block that begins at `first`.
   int64_t octets(int64_t first) const {
@@ -217,6 +225,7 @@ class Attend {
   const AttentionPiece& piece;
   int64_t queries, across;  // query rows; vectors of a value
   int64_t length;           // logits of a query
+  int64_t* places;          // elements before each octet, [padded]
   float *q, *packed, *logits, *sums, *totals;
 };
 

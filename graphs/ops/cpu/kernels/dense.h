@@ -68,6 +68,5 @@ struct RouteJob {
 FS_KERNEL(experts, (const ExpertsJob& job), (job))
 FS_KERNEL(mix, (const MixJob& job), (job))
 FS_KERNEL(route, (const RouteJob& job), (job))
-FS_KERNEL(read, (const char* data, int64_t bytes), (data, bytes))
 FS_KERNEL(rms_norm, (const NormJob& job), (job))
 FS_KERNEL(linear, (const LinearJob& job), (job))

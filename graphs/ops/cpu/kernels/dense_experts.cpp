@@ -4,6 +4,7 @@
 // is one expert that every row chose. Keeps true: an expert's weights are read once for all of its
 // rows.
 #include "kernels/dense.h"
+#include "kernels/decode.h"
 #include "kernels/product.h"
 #include "pool.h"
 
@@ -86,13 +87,26 @@ struct Layer {
     return pieces_at_once(pieces, bytes * width * job.count, job.assignments / job.count);
   }
 
+  // Begins to bring in what the first tiles of m read: prefetching within a walk reaches no further
+  // than its own matrix.
+  static void soon(const Matrix& m) {
+    constexpr int64_t kBytes = 8192;
+    int64_t bytes = m.out * m.row_bytes();
+    if (bytes > kBytes) bytes = kBytes;
+    for (int64_t i = 0; i < bytes; i += 64) prefetch(m.weight, i);
+    if (m.format != Format::nvfp4) return;
+    for (int64_t i = 0; i < bytes / 8; i += 64) prefetch(m.scale, i);
+  }
+
   // step(expert, begin, end) over all blocks of `outs` outputs of all experts, in parallel.
-  template <typename Step>
-  void each_block(int64_t outs, const Step& step) const {
+  template <typename Soon, typename Step>
+  void each_block(int64_t outs, const Soon& next, const Step& step) const {
     int64_t blocks = (outs + kBlock - 1) / kBlock, pieces = job.count * blocks;
     parallel_for(pieces, at_once(pieces), [&](int64_t piece, int64_t last) {
       for (; piece < last; ++piece) {
         int64_t begin = piece % blocks * kBlock, end = begin + kBlock;
+        int64_t after = piece / blocks + 1;
+        if (piece % blocks == blocks - 1 && after < job.count) next(job.experts[after]);
         step(job.experts[piece / blocks], begin, end < outs ? end : outs);
       }
     });
@@ -104,8 +118,10 @@ struct Layer {
     parallel_for(job.count, grain, [&](int64_t e, int64_t end) {
       for (; e < end; ++e) pack(job.experts[e]);
     });
-    each_block(width, [&](const Expert& e, int64_t b, int64_t end) { up(e, b, end); });
-    each_block(job.hidden, [&](const Expert& e, int64_t b, int64_t end) { down(e, b, end); });
+    each_block(width, [](const Expert& e) { soon(e.gate); soon(e.up); },
+               [&](const Expert& e, int64_t b, int64_t end) { up(e, b, end); });
+    each_block(job.hidden, [](const Expert& e) { soon(e.down); },
+               [&](const Expert& e, int64_t b, int64_t end) { down(e, b, end); });
   }
 };
 

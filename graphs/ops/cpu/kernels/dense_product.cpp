@@ -39,17 +39,18 @@ void product_of(const PackedRows<X>& x, const Matrix& m, int64_t begin, int64_t 
 // Decoding for every group costs little more than a buffer would.
 void woven_product(const PackedRows<bf16>& x, const Matrix& m, int64_t begin, int64_t end, float* y,
                    int64_t ys) {
-  int64_t at_once = groups_at_once(x, kPlainBytes);
+  int64_t at_once = groups_at_once(x, kPlainBytes), distance = knot_distance(m);
+  // Several groups take turns with each tile of weights, one walks through all of them.
+  int64_t outs = x.groups() > 1 ? kOuts : end - begin;
   for (int64_t first = 0; first < x.groups(); first += at_once) {
     int64_t last = first + at_once < x.groups() ? first + at_once : x.groups();
-    for (int64_t out = begin; out < end; out += kOuts) {
-      KnotRows w(m, out);
+    for (int64_t out = begin; out < end; out += outs)
       for (int64_t g = first; g < last; ++g)
         with_count<kRows>(x.size(g), [&](auto count) {
           float* to = y + x.first(g) * ys + out - begin;
-          knots_tile<decltype(count)::value>(x.group(g), w, m.factor, to, ys);
+          constexpr int R = decltype(count)::value;
+          knots_block<R>(x.group(g), m, out, out + outs, distance, to, ys);
         });
-    }
   }
 }
 #endif

@@ -25,10 +25,8 @@ struct KnotRows {
   const uint8_t* scale[kOuts];
   int64_t whole, rest, distance;  // knots, and blocks of a last incomplete one
 
-  KnotRows(const Matrix& m, int64_t out)
-      : whole(m.in / kKnot), rest(m.in % kKnot / 16) {
-    int64_t tile = kOuts * (m.in / 2), least = 8192;
-    distance = tile * (2 * tile < least ? (least + tile - 1) / tile : 2);
+  KnotRows(const Matrix& m, int64_t out, int64_t distance)
+      : whole(m.in / kKnot), rest(m.in % kKnot / 16), distance(distance) {
     for (int i = 0; i < kOuts; ++i) {
       code[i] = (const uint8_t*)m.weight + row_of(m, out + i) * (m.in / 2);
       scale[i] = (const uint8_t*)m.scale + row_of(m, out + i) * (m.in / 16);
@@ -138,17 +136,28 @@ FS_INLINE bool knots_few(const bf16* x, const KnotRows& w, int first, V (&acc)[R
   return !odd(largest);
 }
 
-// One group of R rows times a tile.
+// How far ahead of a walk through the rows is fetched: whole tiles of them.
+inline int64_t knot_distance(const Matrix& m) {
+  int64_t tile = kOuts * (m.in / 2), least = 8192;
+  return tile * (2 * tile < least ? (least + tile - 1) / tile : 2);
+}
+
+// One group of R rows times rows [begin, end) of m, tile by tile.
 template <int R>
-void knots_tile(const bf16* x, const KnotRows& w, float factor, float* y, int64_t ys) {
+void knots_block(const bf16* x, const Matrix& m, int64_t begin, int64_t end, int64_t distance,
+                 float* y, int64_t ys) {
   constexpr int D = R == 1 ? 4 : 2;
-  V acc[R][kOuts];
+  float factor = m.factor * kScaleUnit;
+  for (int64_t out = begin; out < end; out += kOuts, y += kOuts) {
+    KnotRows w(m, out, distance);
+    V acc[R][kOuts];
 #pragma GCC unroll 8
-  for (int i = 0; i < kOuts; i += D)
-    if (!knots_few<R, D, true>(x, w, i, acc)) [[unlikely]]
-      knots_few<R, D, false>(x, w, i, acc);
+    for (int i = 0; i < kOuts; i += D)
+      if (!knots_few<R, D, true>(x, w, i, acc)) [[unlikely]]
+        knots_few<R, D, false>(x, w, i, acc);
 #pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) sums<kOuts>(acc[r], factor * kScaleUnit, y + r * ys);
+    for (int r = 0; r < R; ++r) sums<kOuts>(acc[r], factor, y + r * ys);
+  }
 }
 
 }  // namespace fs::FS_ISA
