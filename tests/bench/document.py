@@ -27,7 +27,8 @@ HEAD = """\
 # Results
 
 Written by `make bench` and `make bench-peers`; do not edit. Numbers of several rounds are medians,
-with the smallest and the largest in brackets; what was measured is in [results.json](results.json).
+with the smallest and the largest in brackets; what was measured is in [results.json](results.json),
+what was tried and not kept in [rejected.md](rejected.md).
 """
 
 
