@@ -58,20 +58,21 @@ def run(say: Callable[[str], object]) -> Section:
     tokenizer = Tokenizer.open(NANO, vocab_size=what.config.vocab_size, bos_id=what.config.bos_id)
     asked = [ids for kind in prompts(NANO, tokenizer).values() for ids in kind]
     scheduler, found, number = make_scheduler(what, artifact), Found(), itertools.count()
+    empty = make_scheduler(dataclasses.replace(what, programs=nothing()), artifact)
     long = list(itertools.islice(itertools.cycle(asked[0]), PROMPT))
     for turn in range(-1, ROUNDS):
         say(f"requests: round {turn + 1} of {ROUNDS}")
         one = throughput(scheduler, asked, 1, number)
         many = throughput(scheduler, asked, SLOTS, number)
         cold, again = (first_token(scheduler, long, f"salt {turn}", number) for _ in range(2))
+        host_us = host(empty, asked, number)
         if turn >= 0:  # the first round warms up
             found.one.append(one)
             found.many.append(many)
             found.cold_ms.append(1e3 * cold)
             found.again_ms.append(1e3 * again)
+            found.host_us += host_us
     found.resident_mb = memory_over(scheduler, asked[0], number, say)
-    empty = dataclasses.replace(what, programs=nothing())
-    found.host_us = host(make_scheduler(empty, artifact), asked, number)
     return section(found)
 
 
@@ -161,9 +162,10 @@ def host(
     """Microseconds of steps of a full batch; the scheduler's engine runs empty programs, so each
     answer gets a token a step and offers all its drafts."""
     params = SamplingParams(max_tokens=CONTEXT // 2, ignore_eos=True)
-    for index in range(SLOTS):
+    names = [str(next(number)) for _ in range(SLOTS)]
+    for index, name in enumerate(names):
         prompt = tuple(asked[index % len(asked)])
-        scheduler.submit(Request(id=str(next(number)), prompt=prompt, params=params))
+        scheduler.submit(Request(id=name, prompt=prompt, params=params))
     while scheduler.load["running"] < SLOTS:
         scheduler.step()
     times = []
@@ -171,6 +173,9 @@ def host(
         start = time.perf_counter()
         scheduler.step()
         times.append(US * (time.perf_counter() - start))
+    for name in names:
+        scheduler.cancel(name)
+    scheduler.step()
     return times
 
 
