@@ -24,6 +24,7 @@ from tests.bench.peers.eager_transformers import Eager
 from tests.bench.peers.scenario import PREFIX, prompt
 from tests.bench.peers.step35 import pack_nvfp4, write_step35
 from tests.graphs.whole import Model, logits, residual
+from tests.sources import ROOT
 
 FORMATS = {4: "<I", 5: "<i", 6: "<f", 7: "<?"}
 
@@ -173,13 +174,25 @@ def test_a_child_answers_until_it_ends_and_says_why(tmp_path: Path) -> None:
         "serve(measure)\n"
     )
     command = [sys.executable, "-c", source]
-    root = Path(__file__).parents[2]
-    with Child(command, cwd=root, log=tmp_path / "log") as child:
+    with Child(command, cwd=ROOT, log=tmp_path / "log") as child:
         assert child.ask() == {"speed": 1.5}
         assert child.ask() == {"speed": 2.5}
         with pytest.raises(RuntimeError, match="StopIteration"):
             child.ask()
     assert "noise" in (tmp_path / "log").read_text()
+
+
+def test_a_child_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
+    source = (
+        "import tempfile\n"
+        "from tests.bench.child import answer\n"
+        "answer(lambda _: {}, made=tempfile.mkdtemp())\n"
+    )
+    command = [sys.executable, "-c", source]
+    with Child(command, cwd=ROOT, log=tmp_path / "log") as child:
+        made = Path(child.hello["made"])
+        assert made.is_dir()
+    assert not made.exists()
 
 
 def test_ratios_are_of_the_same_round() -> None:
