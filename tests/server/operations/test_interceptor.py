@@ -152,14 +152,23 @@ def test_a_flood_of_calls_that_are_sent_away_is_none_of_lines(
 ) -> None:
     """Nothing was asked yet, so there is nothing to tell of each; how many there were is told, and
     whose they were."""
-    monkeypatch.setattr(interceptor, "SAY_EVERY", 0.5)
-    with watched() as server:
+
+    def send_away(server: Watched) -> None:
         for _ in range(20):
             with pytest.raises(grpc.RpcError):
                 server.inference.Tokenize(pb.TokenizeRequest())
-        until(lambda: sum(line["calls"] for line in lines.found) == 20)
-    assert len(lines.found) < 20
-    assert lines.found[0]["calls"] == 1
+
+    monkeypatch.setattr(interceptor, "SAY_EVERY", 3600.0)
+    with watched() as server:
+        send_away(server)
+        until(lambda: server.ended(TOKENIZE, "INVALID_ARGUMENT") == 20)
+        assert [line["calls"] for line in lines.found] == [1]
+    monkeypatch.setattr(interceptor, "SAY_EVERY", 0.5)
+    with watched() as server:
+        send_away(server)
+        until(lambda: sum(line["calls"] for line in lines.found) == 21)
+    assert len(lines.found) < 21
+    assert lines.found[1]["calls"] == 1
     assert {(line["rpc"], line["tenant"]) for line in lines.found} == {(TOKENIZE, "acme")}
 
 
