@@ -88,7 +88,6 @@ def test_what_the_compiler_says_reaches_the_user(
 
 
 @pytest.mark.usefixtures("kernels")
-@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize(("rows", "width", "regions"), [(4, 256, 4096), (1, 22, 40), (64, 32, 1)])
 def test_dot_speed_is_a_rate(rows: int, width: int, regions: int) -> None:
     assert 1e3 < dot_speed(rows, width, regions) < 1e12
