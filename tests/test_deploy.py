@@ -22,8 +22,8 @@ from server.config import OperationsConfig, ServeConfig
 from server.config_file import load
 from server.operations.operations import Operations
 from tests.runtime.served import scheduler
+from tests.sources import ROOT
 
-ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
 BASE = DEPLOY / "kubernetes" / "base"
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")

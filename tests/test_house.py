@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.sources import ROOT
+
 PACKAGES = ("graphs", "runtime", "server", "models")
 CONTRACT = "fourstep"  # the package of the contract's generated code, in proto/
 # What each package may import of the others; the direction is server -> runtime -> graphs.

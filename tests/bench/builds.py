@@ -20,9 +20,10 @@ from graphs.config_json import parse_config
 from runtime.bench.tables import Table
 from runtime.build import BuildOptions, build_artifact
 from tests.bench.document import Section
-from tests.bench.subjects import NANO, PLAN, ROOT
+from tests.bench.subjects import NANO, PLAN
 from tests.graphs.configs import release
 from tests.graphs.meta_weights import meta_weights
+from tests.sources import ROOT
 
 NAMES = {"nano": "step5-nano", "release": "92 + 3 layers, release dims, shapes only"}
 TEXT = """\

@@ -20,8 +20,9 @@ import torch
 from graphs.machine import this_machine
 from runtime.bench.tables import Table
 from tests.bench.bars import bars_table
+from tests.sources import ROOT
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = ROOT / "docs"
 ORDER = ("synthetic", "peers", "nano", "build", "start", "memory", "requests", "long", "serving")
 HEAD = """\
 # Results

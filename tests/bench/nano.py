@@ -19,7 +19,8 @@ from tests.bench.child import Child
 from tests.bench.document import Section
 from tests.bench.prompts import prompts
 from tests.bench.speed import Runner, Speed, measure
-from tests.bench.subjects import NANO, ROOT, built
+from tests.bench.subjects import NANO, built
+from tests.sources import ROOT
 
 ROUNDS, TOKENS, NOISE_TOKENS, CONTEXT = 7, 96, 512, 1024
 GREEDY = SamplingParams(max_tokens=TOKENS)

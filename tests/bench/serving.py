@@ -31,7 +31,8 @@ from tests.bench.serving_calls import (
     pace,
     together,
 )
-from tests.bench.subjects import NANO, ROOT
+from tests.bench.subjects import NANO
+from tests.sources import ROOT
 
 SLOTS, STREAMS, TOKENS = 8, 64, 64
 LONG = 3800  # tokens of an answer that runs through both windows

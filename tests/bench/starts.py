@@ -15,8 +15,9 @@ from pathlib import Path
 from runtime.bench.tables import Table, spread
 from tests.bench.document import Section
 from tests.bench.start import CONTEXT, GENERATED
-from tests.bench.subjects import NANO, ROOT
+from tests.bench.subjects import NANO
 from tests.server.tiny_checkpoint import write_checkpoint
+from tests.sources import ROOT
 
 REPEATS = 5
 Run = dict[str, float]

@@ -19,8 +19,8 @@ from runtime.build import BuildOptions
 from runtime.programs import programs_of
 from runtime.resident import resident
 from runtime.store import find_or_build
+from tests.sources import ROOT
 
-ROOT = Path(__file__).parents[2]
 NANO = ROOT / "models" / "step5-nano"
 SYNTHETIC = ROOT / "build" / "bench" / "synthetic"
 PLAN = EnginePlan()

@@ -19,6 +19,7 @@ from tests.bench import builds, nano, starts, synthetic
 from tests.bench.__main__ import SECTIONS
 from tests.bench.document import ORDER, publish
 from tests.bench.speed import Runner, Speed, measure, run_prompts
+from tests.sources import ROOT
 
 PROMPTS = ([5, 9, 77], [90, 3, 3, 18])
 GREEDY = SamplingParams(max_tokens=7, ignore_eos=True)
@@ -143,8 +144,7 @@ def test_every_section_has_a_place_in_the_document() -> None:
 
 def test_a_section_that_does_not_exist_is_named() -> None:
     command = [sys.executable, "-m", "tests.bench", "memory-speed"]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert (
         "memory-speed: the sections are synthetic, nano, build, start, requests, long"

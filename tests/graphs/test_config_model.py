@@ -5,7 +5,6 @@ Architecture 1.5 (quantization_config), 1.2 (stop set).
 
 import dataclasses
 import json
-import os
 import re
 import subprocess
 import sys
@@ -18,8 +17,8 @@ import pytest
 from graphs.config import LayerConfig
 from graphs.config_json import load_config, parse_config
 from tests.graphs.configs import edited, parse, put, release
+from tests.sources import ROOT, environment
 
-ROOT = Path(__file__).parents[2]
 FP8 = {
     "quant_method": "fp8",
     "fmt": "e4m3",
@@ -129,7 +128,7 @@ def test_the_digest_is_the_same_in_another_process() -> None:
     printed = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,
-        env={**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(ROOT)},
+        env=environment(PYTHONHASHSEED="1"),
         capture_output=True,
         check=True,
         text=True,

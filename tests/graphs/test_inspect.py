@@ -17,6 +17,7 @@ from graphs.sku import SKUS, Sku, StateCost, allowed_tp, check_tp, fit, state_co
 from server.cli_inspect import ranges, render, size
 from tests.graphs import sparse_checkpoint, variants
 from tests.graphs.variants import FORMATS, GOLDEN
+from tests.sources import ROOT
 
 GIB = 2**30
 
@@ -62,8 +63,7 @@ def full_size(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_full_size_inspect_and_one_layer_stay_small(full_size: Path) -> None:
     command = [sys.executable, "-c", PROBE, str(full_size)]
-    root = Path(__file__).parents[2]
-    run = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     found = json.loads(run.stdout)
     sys.stdout.write(
         f"inspect took {found['seconds']:.2f} s, peak {found['inspected'] / GIB:.2f} GiB\n"

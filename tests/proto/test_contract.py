@@ -22,8 +22,8 @@ from fourstep.v1 import (
 )
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto, FileDescriptorSet
+from tests.sources import ROOT
 
-ROOT = Path(__file__).parents[2]
 PAIRS = [
     (control_pb2, control_pb2_grpc),
     (errors_pb2, errors_pb2_grpc),

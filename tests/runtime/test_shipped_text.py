@@ -8,8 +8,8 @@ from graphs.config_json import load_config
 from runtime.chat import ChatTemplate, parse_chat
 from runtime.tokenizer import Detokenizer, Tokenizer
 from tests.runtime.test_tokenizer import SAMPLES
+from tests.sources import ROOT
 
-ROOT = Path(__file__).parents[2]
 NANO = ROOT / "models" / "step5-nano"
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.json"))
 

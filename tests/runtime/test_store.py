@@ -6,7 +6,6 @@ compiled twice. Keeps true: of two that need one artifact one builds, and no scr
 
 import dataclasses
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -27,8 +26,8 @@ from runtime.build import BuildOptions
 from runtime.store import cache_size, cached_folder, find_or_build
 from tests.artifacts import options
 from tests.graphs.whole import golden_model
+from tests.sources import ROOT, environment
 
-ROOT = Path(__file__).parents[2]
 # Waits for a line, so that two start together; says what it built and opened.
 PROGRAM = """
 import signal
@@ -67,7 +66,7 @@ def started() -> subprocess.Popen[str]:
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

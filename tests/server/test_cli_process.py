@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.server.tiny_checkpoint import write_checkpoint
+from tests.sources import ROOT
 
 # A test run in the background of a shell ignores SIGINT, and its children would with it. They say
 # so themselves: between fork and exec gRPC would run its own handlers, which may write to stderr.
 HEARS_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 COMMAND = [sys.executable, "-c", f"{HEARS_INTERRUPTS}; from server.cli import main; main()"]
-ROOT = Path(__file__).parents[2]
 EAGER = ("generate", "--compiler", "eager")  # no test here is about engines
 
 

@@ -19,7 +19,8 @@ from tests.bench.peers.llama import Server, run_bench
 from tests.bench.peers.scenario import THREADS, prompt
 from tests.bench.peers.section import LLAMA, OURS, TRANSFORMERS, Contender, section
 from tests.bench.peers.step35 import write_step35
-from tests.bench.subjects import ROOT, synthetic
+from tests.bench.subjects import synthetic
+from tests.sources import ROOT
 
 BUILD = ROOT / "build" / "peers"
 ROUNDS = 5

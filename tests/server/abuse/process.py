@@ -25,6 +25,7 @@ from runtime import failpoints
 from server.config_file import load
 from server.operations.operations import Operations
 from tests.server.rpc.working import Running, running_as, until
+from tests.sources import ROOT
 
 PROCESS = Path("/proc/self")
 # Threads that the event loop keeps for slow work at most; they come one by one (asyncio.to_thread).
@@ -87,11 +88,11 @@ class WorkerProcess:
 def worker_process(config: Path) -> Iterator[WorkerProcess]:
     """One that serves what the file says."""
     command = [sys.executable, "-m", "tests.server.abuse.process", str(config)]
-    root, pipe = Path(__file__).parents[3], subprocess.PIPE
+    pipe = subprocess.PIPE
     with (
         log_of(config).open("w", encoding="utf-8") as log,
         subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=log, text=True, cwd=root
+            command, stdin=pipe, stdout=pipe, stderr=log, text=True, cwd=ROOT
         ) as process,
     ):
         try:
