@@ -12,20 +12,14 @@ from typing import Any
 
 import grpc
 
-from server.rpc.handlers import Behaviour, Continuation, Handler, behaviour_of, kept, running
+from server.rpc.handlers import Around, Behaviour, Handler, behaviour_of, running
 
 
-class Writing(grpc.aio.ServerInterceptor):
+class Writing(Around):
     """To be the first: it writes what all others have made of a stream."""
 
     def __init__(self) -> None:
-        self._of = kept(_written)
-
-    async def intercept_service(
-        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
-    ) -> Handler:
-        handler = await continuation(handler_call_details)
-        return handler and self._of(handler)
+        super().__init__(_written)
 
 
 def _written(handler: Handler) -> Handler:

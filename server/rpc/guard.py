@@ -18,7 +18,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from server.rpc.calls import Context, refuse
-from server.rpc.handlers import Behaviour, Continuation, Handler, behaviour_of, kept, receiving
+from server.rpc.handlers import Around, Behaviour, Handler, behaviour_of, receiving
 
 _LOG = logging.getLogger("fourstep.rpc")
 Reader = Callable[[bytes], Any]
@@ -27,17 +27,11 @@ MESSAGE_S = 60.0  # for a request of the largest size to come by a slow line
 LEAVING_S = 0.05  # until a call is cancelled whose caller has left, or that grpc turned away
 
 
-class Guard(grpc.aio.ServerInterceptor):
+class Guard(Around):
     """To be the innermost one, so that the others see the status that the caller gets."""
 
     def __init__(self) -> None:
-        self._of = kept(_guarded)
-
-    async def intercept_service(
-        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
-    ) -> Handler:
-        handler = await continuation(handler_call_details)
-        return handler and self._of(handler)
+        super().__init__(_guarded)
 
 
 def _guarded(handler: Handler) -> Handler:

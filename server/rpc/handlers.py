@@ -28,6 +28,19 @@ _MAKE = {
 }
 
 
+class Around(grpc.aio.ServerInterceptor):
+    """Puts in each handler's place what `make` makes of it."""
+
+    def __init__(self, make: Callable[[Handler], Handler]) -> None:
+        self._made_of = kept(make)
+
+    async def intercept_service(
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> Handler:
+        handler = await continuation(handler_call_details)
+        return handler and self._made_of(handler)
+
+
 def _kind(handler: Handler) -> str:
     return next(kind for kind in _MAKE if getattr(handler, kind) is not None)
 
