@@ -1,18 +1,28 @@
 """How much memory this machine has, and how much of it may be taken.
 
-Knows what the system says. Does not know who asks. Keeps true: what a container may not take is not
-called available.
+Knows what the system says. Does not know who asks. Keeps true: what a container, or any group that
+holds it, may not take is not called available; a system that tells less of a group is no error.
 """
 
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-_MEMORY, _CONTAINER = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
-# A container's limit, its use, and how kinds of use are named: of cgroup 2 and of cgroup 1.
-_GROUPS = (
-    ("memory.max", "memory.current", ""),
-    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_"),
-)
+_MEMORY, _GROUPS, _MINE = Path("/proc/meminfo"), Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Names:
+    """What a version of cgroups calls a limit and what is used; what begins its kinds of use."""
+
+    limit: str
+    used: str
+    kinds: str
+
+
+_SECOND = _Names(limit="memory.max", used="memory.current", kinds="")
+_FIRST = _Names(limit="memory.limit_in_bytes", used="memory.usage_in_bytes", kinds="total_")
 
 
 def total() -> int:
@@ -21,22 +31,37 @@ def total() -> int:
 
 
 def available() -> int:
-    """Bytes that may be taken without taking any from others, or what the limit of a container
-    leaves if that is less."""
+    """Bytes that may be taken without taking any from others, or what the limit of a group of
+    processes leaves if that is less."""
     free = _numbers(_MEMORY)["MemAvailable:"] * 1024
-    return min([free, *(_left(*group) for group in _GROUPS if (_CONTAINER / group[0]).exists())])
+    return min([free, *(_left(folder, names) for folder, names in _groups())])
 
 
-def _left(limit: str, use: str, kinds: str) -> int:
+def _groups() -> Iterator[tuple[Path, _Names]]:
+    """This process's and all that hold it, as far as they are to be seen from here."""
+    for line in _MINE.read_text().splitlines() if _MINE.exists() else ():
+        _, controllers, place = line.split(":", 2)
+        if not controllers:
+            top, names = _GROUPS, _SECOND
+        elif "memory" in controllers.split(","):
+            top, names = _GROUPS / "memory", _FIRST
+        else:
+            continue
+        own = top / place.strip("/")
+        for folder in (own, *own.parents):
+            if folder.is_relative_to(top) and (folder / names.limit).exists():
+                yield folder, names
+
+
+def _left(folder: Path, names: _Names) -> int:
     """What the limit leaves. Files that were read, such as a checkpoint, are part of the use and
     make room."""
-    most = (_CONTAINER / limit).read_text().strip()
-    if most == "max":
+    most, used, stat = folder / names.limit, folder / names.used, folder / "memory.stat"
+    if (limit := most.read_text().strip()) == "max":
         return sys.maxsize
-    used = _CONTAINER / use
-    kind = _numbers(used.with_name("memory.stat"))
-    files = kind[f"{kinds}inactive_file"] + kind[f"{kinds}active_file"]
-    return int(most) - int(used.read_text()) + files
+    kinds = _numbers(stat) if stat.exists() else {}
+    files = sum(kinds.get(f"{names.kinds}{kind}_file", 0) for kind in ("inactive", "active"))
+    return int(limit) - (int(used.read_text()) if used.exists() else 0) + files
 
 
 def _numbers(path: Path) -> dict[str, int]:
