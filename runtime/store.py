@@ -76,8 +76,14 @@ def _remove_left(folder: Path) -> None:
     for left in folder.parent.glob(".*.*"):
         name = left.name.split(".")[1]
         if name == folder.name:
-            shutil.rmtree(left)
+            _remove(left)
             continue
         with locked_if_free(folder.with_name(f"{name}.lock")) as free:
             if free:
-                shutil.rmtree(left)
+                _remove(left)
+
+
+def _remove(left: Path) -> None:
+    """To be called under the lock; who had it before may have removed it already."""
+    if left.is_dir() and not left.is_symlink():  # anything else is not ours
+        shutil.rmtree(left)
