@@ -18,6 +18,7 @@ from graphs.errors import DiskError
 
 _ERRORS = (errno.ENOSPC, errno.EDQUOT)
 _SCRATCH = "fourstep-build-"
+_SHARED = Path("/dev/shm")
 _PIECE = 4 << 20  # bytes that a folder which is not full takes: more than most files of a build
 
 
@@ -32,7 +33,9 @@ def writing(*folders: Path) -> Iterator[None]:
     except DiskError:
         raise
     except Exception as error:
-        asked = dict.fromkeys((*map(_existing, folders), _temporary()))
+        if _is_something_else(error):
+            raise
+        asked = dict.fromkeys((*map(_existing, folders), _temporary(), *_shared()))
         full = [folder for folder in asked if not _takes_more(folder)]
         # A compiler removes what it could not finish, so there may be room again.
         if not full and _says_full(error):
@@ -49,11 +52,25 @@ def scratch_folder() -> Iterator[str]:
         yield folder
 
 
+def _is_something_else(error: Exception) -> bool:
+    """The system or we ourselves say what it is, and it is not that."""
+    if isinstance(error, OSError):
+        return error.errno not in _ERRORS
+    return isinstance(error, ValueError)
+
+
 def _temporary() -> Path:
-    """As the user named it. Python passes over one that is full; compilers and torch do not."""
+    """As the user named it. Python passes over one that is full, and does not say where it looks
+    if all are; compilers and torch do not."""
     named = os.environ.get("TMPDIR")
-    folder = Path(named if named and Path(named).is_dir() else tempfile.gettempdir())
+    folder = Path(named if named and Path(named).is_dir() else tempfile.tempdir or "/tmp")
     return folder.parent if folder.name.startswith(_SCRATCH) else folder
+
+
+def _shared() -> Iterator[Path]:
+    """Where processes have their locks."""
+    if _SHARED.is_dir():
+        yield _SHARED
 
 
 def _existing(folder: Path) -> Path:
@@ -87,6 +104,8 @@ def _free(folder: Path) -> int:
 def _advice(folder: Path) -> str:
     if folder == _temporary():
         what, other = "temporary files", "set TMPDIR to a folder with more"
+    elif folder == _SHARED:
+        what, other = "locks of processes", "let this container have more shared memory"
     elif folder.absolute().is_relative_to(cache_folder()):
         what, other = "the cache of engines", "set XDG_CACHE_HOME to a folder with more"
     else:

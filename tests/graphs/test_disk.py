@@ -89,6 +89,42 @@ def test_there_may_be_room_again_when_it_is_told(tmp_path: Path) -> None:
     assert "no space left in " in told(wrapped, tmp_path)
 
 
+def test_all_that_python_would_take_may_be_full(
+    tmp_path: Path, fill: Fill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then it finds no folder for temporary files, and says so instead of what was wrong."""
+    monkeypatch.delenv("TMPDIR")
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "gettempdir", missing)
+    fill(Path("/tmp"))
+    assert "no space left in /tmp for temporary files (" in told(RuntimeError("cannot write"))
+
+
+def missing() -> str:
+    raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+
+def test_locks_of_processes_need_room_too(
+    tmp_path: Path, fill: Fill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = tmp_path / "shm"
+    shared.mkdir()
+    monkeypatch.setattr(disk, "_SHARED", shared)
+    fill(shared)
+    said = told(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), tmp_path)
+    assert f"{shared} for locks of processes (" in said
+
+
+@pytest.mark.parametrize("error", [ValueError("wrong"), OSError(errno.EACCES, "denied")])
+def test_a_full_folder_does_not_explain_what_says_itself_what_it_is(
+    tmp_path: Path, fill: Fill, error: Exception
+) -> None:
+    fill(tmp_path)
+    with pytest.raises(type(error)) as caught, writing(tmp_path):
+        raise error
+    assert caught.value is error
+
+
 @pytest.mark.parametrize("error", [RuntimeError("differs"), OSError(errno.EACCES, "denied")])
 def test_what_a_full_disk_does_not_explain_stays_what_it_was(
     tmp_path: Path, error: Exception
