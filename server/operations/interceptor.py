@@ -33,6 +33,7 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _OURS = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)  # statuses of our own faults
 _CLOSE = 0.05  # seconds to its deadline at which a caller's own clock may have ended a call
 SAY_EVERY = 1.0  # seconds between lines on calls of one kind that were sent away
+Kind = tuple[tuple[str, str], ...]  # of calls that were sent away: the fields of their line
 log = logging.getLogger(__name__)
 
 
@@ -41,7 +42,7 @@ class Calls:
 
     def __init__(self, registry: CollectorRegistry, *, traces: Traces | None = None) -> None:
         self._traces = traces
-        self._untold: dict[tuple[str, ...], int] = {}  # sent away since a line that is still new
+        self._untold: dict[Kind, int] = {}  # sent away since a line that is still new
         self.come = Counter(
             *("fourstep_calls_begun", "Calls by method, with those that grpc itself turned away."),
             ["listener", "rpc"],
@@ -85,24 +86,31 @@ class Calls:
                 fields["seconds"] = time.monotonic() - began
                 log.log(logging.ERROR if code in _OURS else logging.INFO, "request", extra=fields)
             elif code is not grpc.StatusCode.OK:
-                self._sent_away(fields)
+                self._sent_away(tuple(fields.items()))
 
-    def _sent_away(self, fields: dict[str, str]) -> None:
+    def close(self) -> None:
+        """Tell of all that were sent away, when no call comes any more."""
+        for kind in list(self._untold):
+            self._tell(kind)
+
+    def _sent_away(self, kind: Kind) -> None:
         """A line at once; those of the same kind that follow within SAY_EVERY have one together."""
-        kind = tuple(fields.values())
         if kind in self._untold:
             self._untold[kind] += 1
         else:
-            self._say(fields, 1)
+            self._untold[kind] = 1
+            self._tell_and_wait(kind)
 
-    def _say(self, fields: dict[str, str], calls: int) -> None:
-        log.info("sent away", extra={**fields, "calls": calls})
-        self._untold[tuple(fields.values())] = 0
-        asyncio.get_running_loop().call_later(SAY_EVERY, self._say_rest, fields)
+    def _tell_and_wait(self, kind: Kind) -> None:
+        if self._tell(kind):
+            self._untold[kind] = 0
+            asyncio.get_running_loop().call_later(SAY_EVERY, self._tell_and_wait, kind)
 
-    def _say_rest(self, fields: dict[str, str]) -> None:
-        if calls := self._untold.pop(tuple(fields.values())):
-            self._say(fields, calls)
+    def _tell(self, kind: Kind) -> int:
+        """A line on those that have none; how many they were."""
+        if calls := self._untold.pop(kind, 0):  # 0 if it was told of at the end
+            log.info("sent away", extra={**dict(kind), "calls": calls})
+        return calls
 
     def _traceparent(self, context: Context) -> str:
         """Of our own span where there are traces, else the caller's."""

@@ -48,6 +48,7 @@ class Operations:
             if traces is not None:
                 stack.callback(traces.close)
             self._calls = Calls(registry, traces=traces)
+            stack.callback(self._calls.close)
             self.address: str | None = None  # with the port that was found
             if config.address is not None:
                 server = OperationsServer(

@@ -99,8 +99,8 @@ def watched(
     loop, over = asyncio.new_event_loop(), asyncio.Event()
 
     async def main() -> None:
-        interceptors = Calls(registry, traces=traces).interceptors(LISTENER)
-        server = grpc.aio.server(interceptors=(*interceptors, *inner))
+        calls = Calls(registry, traces=traces)
+        server = grpc.aio.server(interceptors=(*calls.interceptors(LISTENER), *inner))
         inference_pb2_grpc.add_InferenceServicer_to_server(Servicer(), server)
         servicer = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
         health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
@@ -110,6 +110,7 @@ def watched(
         started.set()
         await over.wait()
         await server.stop(0)
+        calls.close()
 
     thread = threading.Thread(target=loop.run_until_complete, args=(main(),))
     thread.start()
