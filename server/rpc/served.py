@@ -78,7 +78,7 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """A request in the queue; `key` closes it."""
+    """A request on its way to the queue, or in it; `key` closes it."""
 
     key: str
     reading: Reading

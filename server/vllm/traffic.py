@@ -23,7 +23,7 @@ class Traffic:
     _lately: deque[tuple[float, int, int, int]] = field(default_factory=deque)
 
     def came(self, request_id: str, prompt: int) -> None:
-        """A request was queued."""
+        """A request was sent to the engine, which may yet refuse it."""
         self.received = time.time()
         self._waiting[request_id] = prompt
 

@@ -59,9 +59,9 @@ async def sent(load: Load, servicer: Stalling, *, stop: bool = False) -> list[Ou
         await server.stop(None)
 
 
-def load(**given: Any) -> Load:
+def load(*, requests: int = 8, **given: Any) -> Load:
     lengths = Lengths.parse("4", "--x")
-    return Load(prompt=lengths, answer=lengths, requests=8, **given)
+    return Load(prompt=lengths, answer=lengths, requests=requests, **given)
 
 
 def test_what_is_asked_is_the_plan() -> None:
@@ -81,7 +81,7 @@ def test_what_is_asked_is_the_plan() -> None:
 
 def test_in_an_open_loop_a_stall_counts_against_every_request_that_was_due() -> None:
     """The generator stands still too, and sends late what was due meanwhile: those waited."""
-    outcomes = asyncio.run(sent(load(rate=1000.0), Stalling()))
+    outcomes = asyncio.run(sent(load(rate=100.0, requests=32), Stalling()))
     waited = [one for one in outcomes if one.sent - one.due > STALL / 2]
     assert len(waited) >= 3
     assert all(one.times[0] - one.due >= one.sent - one.due > STALL / 2 for one in waited)
