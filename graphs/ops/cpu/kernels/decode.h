@@ -25,6 +25,8 @@ constexpr int kOuts = 2;
 FS_INLINE void prefetch(const void* p, int64_t distance) {
   __builtin_prefetch((const char*)p + distance, 0, 2);
 }
+// What is begun so early that it comes in time.
+constexpr int64_t kSoon = 8192;
 inline int64_t prefetch_distance(int64_t row_bytes) {
   int64_t tile = kOuts * row_bytes;
   return tile * ((32768 + tile - 1) / tile);

@@ -90,9 +90,8 @@ struct Layer {
   // Begins to bring in what the first tiles of m read: prefetching within a walk reaches no further
   // than its own matrix.
   static void soon(const Matrix& m) {
-    constexpr int64_t kBytes = 8192;
     int64_t bytes = m.out * m.row_bytes();
-    if (bytes > kBytes) bytes = kBytes;
+    if (bytes > kSoon) bytes = kSoon;
     for (int64_t i = 0; i < bytes; i += 64) prefetch(m.weight, i);
     if (m.format != Format::nvfp4) return;
     for (int64_t i = 0; i < bytes / 8; i += 64) prefetch(m.scale, i);

@@ -41,7 +41,7 @@ void woven_product(const PackedRows<bf16>& x, const Matrix& m, int64_t begin, in
                    int64_t ys) {
   int64_t at_once = groups_at_once(x, kPlainBytes), distance = knot_distance(m);
   // Several groups take turns with each tile of weights, one walks through all of them.
-  int64_t outs = x.groups() > 1 ? kOuts : end - begin;
+  int64_t outs = x.groups() > 1 ? kKnotOuts : end - begin;
   for (int64_t first = 0; first < x.groups(); first += at_once) {
     int64_t last = first + at_once < x.groups() ? first + at_once : x.groups();
     for (int64_t out = begin; out < end; out += outs)

@@ -108,16 +108,34 @@ inline Operand<X> operand_of(const T* p, int64_t count) {
   return operand_of<X>(whole);
 }
 
+#if defined(__AVX512F__)
+// Halves added as sum() does, of two values beside each other: eight lanes are left of each, then
+// four of four values.
+FS_INLINE __m512 eights(V x, V y) {
+  return _mm512_add_ps(_mm512_shuffle_f32x4(x.v, y.v, 0x44), _mm512_shuffle_f32x4(x.v, y.v, 0xee));
+}
+FS_INLINE __m512 fours(const V* a) {
+  __m512 x = eights(a[0], a[1]), y = eights(a[2], a[3]);
+  return _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
+}
+FS_INLINE __m512 twos(__m512 x, __m512 y) {
+  return _mm512_add_ps(_mm512_shuffle_ps(x, y, 0x44), _mm512_shuffle_ps(x, y, 0xee));
+}
+#endif
+
 // The sums of `count` accumulators, each times `factor`.
 template <int count>
 FS_INLINE void sums(const V* a, float factor, float* out) {
 #if defined(__AVX512F__)
+  if constexpr (count == 16) {
+    __m512 x = twos(fours(a), fours(a + 4)), y = twos(fours(a + 8), fours(a + 12));
+    __m512 s = _mm512_add_ps(_mm512_shuffle_ps(x, y, 0x88), _mm512_shuffle_ps(x, y, 0xdd));
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    store(mul({_mm512_permutexvar_ps(order, s)}, splat(factor)), out);
+    return;
+  }
   if constexpr (count == 4) {
-    auto fold = [](__m512 x, __m512 y) {  // x's two halves added, then y's
-      return _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
-    };
-    __m512 x = fold(a[0].v, a[1].v), y = fold(a[2].v, a[3].v);
-    __m512 s = _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
+    __m512 s = fours(a);
     s = _mm512_add_ps(s, _mm512_permute_ps(s, 0x4e));
     s = _mm512_add_ps(s, _mm512_permute_ps(s, 0xb1));
     const __m512i firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);

@@ -54,9 +54,9 @@ struct PackedRows {
     store_packed<X>(values, block);
     Packed<X>* knot = group(g) + (k / kKnot * (kKnot / kStep<X>) * size(g) + i) * kStep<X>;
     for (int step = 0; step < 8; ++step) {
-      Packed<X>* pair = knot + step * size(g) * kStep<X> + k % kKnot / 8;
-      pair[0] = block[step / 4 * 8 + step % 4];
-      pair[1] = block[step / 4 * 8 + step % 4 + 4];
+      const Packed<X>* first = block + step / 4 * 8 + step % 4;
+      Packed<X> pair[2] = {first[0], first[4]};
+      std::memcpy(knot + step * size(g) * kStep<X> + k % kKnot / 8, pair, sizeof(pair));
     }
   }
   // Zeros in the last, incomplete unit of every row, before what there is of it is put.

@@ -16,6 +16,7 @@
 namespace fs::FS_ISA {
 
 constexpr int64_t kKnotSteps = 8, kKnotBlocks = 16;
+constexpr int kKnotOuts = 16;  // weight rows whose sums are made together
 // Scales are read as f16, which holds e4m3 * 2^-8.
 constexpr float kScaleUnit = 256;
 
@@ -84,10 +85,10 @@ FS_INLINE bool odd(__m128i scales) {
   return _mm_cmpge_epu8_mask(scales, _mm_set1_epi8(0x7f)) != 0;
 }
 
-// R activation rows times rows [first, first + D) of w; sums to acc. False if a scale was odd and
-// `Plain`: then the sums are worth nothing.
+// R activation rows times rows [first, first + D) of w; lanes to sum to acc, kKnotOuts for each row.
+// False if a scale was odd and `Plain`: then they are worth nothing.
 template <int R, int D, bool Plain>
-FS_INLINE bool knots_few(const bf16* x, const KnotRows& w, int first, V (&acc)[R][kOuts]) {
+FS_INLINE bool knots_few(const bf16* x, const KnotRows& w, int first, V* acc) {
   __m512 total[D][R];
 #pragma GCC unroll 8
   for (int i = 0; i < D; ++i)
@@ -132,31 +133,33 @@ FS_INLINE bool knots_few(const bf16* x, const KnotRows& w, int first, V (&acc)[R
 #pragma GCC unroll 8
   for (int i = 0; i < D; ++i)
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) acc[r][first + i] = {total[i][r]};
+    for (int r = 0; r < R; ++r) acc[r * kKnotOuts + first + i] = {total[i][r]};
   return !odd(largest);
 }
 
 // How far ahead of a walk through the rows is fetched: whole tiles of them.
 inline int64_t knot_distance(const Matrix& m) {
-  int64_t tile = kOuts * (m.in / 2), least = 8192;
-  return tile * (2 * tile < least ? (least + tile - 1) / tile : 2);
+  int64_t tile = kOuts * (m.in / 2);
+  return tile * (2 * tile < kSoon ? (kSoon + tile - 1) / tile : 2);
 }
 
-// One group of R rows times rows [begin, end) of m, tile by tile.
+// One group of R rows times rows [begin, end) of m.
 template <int R>
 void knots_block(const bf16* x, const Matrix& m, int64_t begin, int64_t end, int64_t distance,
                  float* y, int64_t ys) {
   constexpr int D = R == 1 ? 4 : 2;
   float factor = m.factor * kScaleUnit;
-  for (int64_t out = begin; out < end; out += kOuts, y += kOuts) {
-    KnotRows w(m, out, distance);
-    V acc[R][kOuts];
+  for (int64_t out = begin; out < end; out += kKnotOuts, y += kKnotOuts) {
+    V acc[R][kKnotOuts];
+    for (int tile = 0; tile < kKnotOuts; tile += kOuts) {
+      KnotRows w(m, out + tile, distance);
 #pragma GCC unroll 8
-    for (int i = 0; i < kOuts; i += D)
-      if (!knots_few<R, D, true>(x, w, i, acc)) [[unlikely]]
-        knots_few<R, D, false>(x, w, i, acc);
+      for (int i = 0; i < kOuts; i += D)
+        if (!knots_few<R, D, true>(x, w, i, &acc[0][tile])) [[unlikely]]
+          knots_few<R, D, false>(x, w, i, &acc[0][tile]);
+    }
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) sums<kOuts>(acc[r], factor, y + r * ys);
+    for (int r = 0; r < R; ++r) sums<kKnotOuts>(acc[r], factor, y + r * ys);
   }
 }
 
