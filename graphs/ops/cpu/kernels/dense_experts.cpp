@@ -1,8 +1,8 @@
 // Feed-forward layers: every expert over the rows that chose it, and the weighted sum of choices.
 //
-// Two parallel passes over all experts at once: gate, up and activation, then down. A dense layer
-// is one expert that every row chose. Keeps true: an expert's weights are read once for all of its
-// rows.
+// Passes over all experts at once: gate and up, activation, down. A dense layer is one expert that
+// every row chose. Keeps true: an expert's weights are read once for all of its rows, and every
+// matrix from its first row to its last, which is how memory is fast.
 #include "kernels/dense.h"
 #include "kernels/decode.h"
 #include "kernels/product.h"
@@ -27,6 +27,7 @@ struct Layer {
   int64_t width;      // of the intermediate activations
   Inputs<X> h{};      // of all assignments, as gate and up read them
   PackedRows<X> act;  // what down reads
+  X *gate, *up;       // what they say, [assignments, width]
 
   explicit Layer(const ExpertsJob& j) : job(j), width(j.experts[0].gate.out) {
     const Expert& e = job.experts[0];
@@ -37,6 +38,8 @@ struct Layer {
     }
     act = {nullptr, job.assignments, width, order_of<X>(e.down)};
     act.data = (Packed<X>*)scratch(Use::act, act.elements() * sizeof(Packed<X>));
+    gate = (X*)scratch(Use::partial, 2 * job.assignments * width * sizeof(X));
+    up = gate + job.assignments * width;
   }
   // The rows of one expert, in groups of their own.
   static PackedRows<X> part(const PackedRows<X>& all, const Expert& e) {
@@ -49,42 +52,37 @@ struct Layer {
         pack_rows<X, X>(part(all, e), [&](int64_t i) {
           return (const X*)job.h + job.row[e.first + i] * job.h_stride;
         });
-    part(act, e).clear_end();
   }
 
-  // Outputs [begin, end) of gate and up, and the activation where down will read it.
-  void up(const Expert& e, int64_t begin, int64_t end) const {
-    float* gate_y = (float*)scratch(Use::sums, 2 * e.count * kBlock * sizeof(float));
-    float* up_y = gate_y + e.count * kBlock;
-    product<X>(part(h.of(e.gate), e), e.gate, begin, end, gate_y, kBlock);
-    product<X>(part(h.of(e.up), e), e.up, begin, end, up_y, kBlock);
+  void activate(const Expert& e) const {
     PackedRows<X> to = part(act, e);
+    to.clear_end();
     for (int64_t g = 0; g < to.groups(); ++g) {
       for (int64_t row = to.first(g); row < to.first(g + 1); ++row) {
-        for (int64_t k = begin; k < end; k += kLanes) {
-          int64_t at = row * kBlock + k - begin;
-          bool all = end - k >= kLanes;
-          V a = all ? load(gate_y + at) : load_part(gate_y + at, end - k);
-          V b = all ? load(up_y + at) : load_part(up_y + at, end - k);
-          V both = swiglu(rounded_to<X>(a), rounded_to<X>(b), job.limit);
-          to.put(g, row - to.first(g), k, both);
+        const X *a = gate + (e.first + row) * width, *b = up + (e.first + row) * width;
+        for (int64_t k = 0; k < width; k += kLanes) {
+          int64_t there = width - k;
+          V x = there >= kLanes ? load(a + k) : load_part(a + k, there);
+          V y = there >= kLanes ? load(b + k) : load_part(b + k, there);
+          to.put(g, row - to.first(g), k, swiglu(x, y, job.limit));
         }
       }
     }
   }
 
-  void down(const Expert& e, int64_t begin, int64_t end) const {
-    float* y = (float*)scratch(Use::sums, e.count * kBlock * sizeof(float));
-    product<X>(part(act, e), e.down, begin, end, y, kBlock);
-    for (int64_t row = 0; row < e.count; ++row)
-      write(y + row * kBlock, end - begin, (X*)job.y + (e.first + row) * job.hidden + begin);
-  }
+  // One of the matrices of every expert, what it reads, and where [assignments, out] it writes.
+  struct Product {
+    Matrix Expert::*matrix;
+    const PackedRows<X>& x;
+    X* y;
+  };
 
-  // Pieces of `pieces` to take at a time, when together they read all the experts' weights.
-  int64_t at_once(int64_t pieces) const {
-    const Expert& e = job.experts[0];
-    int64_t bytes = e.gate.row_bytes() + e.up.row_bytes() + e.down.row_bytes() * job.hidden / width;
-    return pieces_at_once(pieces, bytes * width * job.count, job.assignments / job.count);
+  void block(const Product& p, const Expert& e, int64_t begin, int64_t end) const {
+    const Matrix& m = e.*p.matrix;
+    float* sums = (float*)scratch(Use::sums, e.count * kBlock * sizeof(float));
+    product<X>(part(p.x, e), m, begin, end, sums, kBlock);
+    for (int64_t row = 0; row < e.count; ++row)
+      write(sums + row * kBlock, end - begin, p.y + (e.first + row) * m.out + begin);
   }
 
   // Begins to bring in what the first tiles of m read: prefetching within a walk reaches no further
@@ -97,30 +95,39 @@ struct Layer {
     for (int64_t i = 0; i < bytes / 8; i += 64) prefetch(m.scale, i);
   }
 
-  // step(expert, begin, end) over all blocks of `outs` outputs of all experts, in parallel.
-  template <typename Soon, typename Step>
-  void each_block(int64_t outs, const Soon& next, const Step& step) const {
-    int64_t blocks = (outs + kBlock - 1) / kBlock, pieces = job.count * blocks;
-    parallel_for(pieces, at_once(pieces), [&](int64_t piece, int64_t last) {
+  // The products with every expert, in parallel over blocks of outputs; all have as many outputs.
+  template <int count>
+  void products(const Product (&all)[count]) const {
+    const Matrix& any = job.experts[0].*all[0].matrix;
+    int64_t blocks = (any.out + kBlock - 1) / kBlock, matrices = job.count * count;
+    int64_t bytes = matrices * any.out * any.row_bytes();
+    int64_t grain = pieces_at_once(matrices * blocks, bytes, job.assignments / job.count);
+    parallel_for(matrices * blocks, grain, [&](int64_t piece, int64_t last) {
       for (; piece < last; ++piece) {
-        int64_t begin = piece % blocks * kBlock, end = begin + kBlock;
-        int64_t after = piece / blocks + 1;
-        if (piece % blocks == blocks - 1 && after < job.count) next(job.experts[after]);
-        step(job.experts[piece / blocks], begin, end < outs ? end : outs);
+        int64_t index = piece / blocks, begin = piece % blocks * kBlock, end = begin + kBlock;
+        if (end >= any.out && ++index < matrices)
+          soon(job.experts[index / count].*all[index % count].matrix);
+        index = piece / blocks;
+        block(all[index % count], job.experts[index / count], begin, end < any.out ? end : any.out);
       }
     });
   }
 
+  // body(expert) for all of them; few rows are done before another thread would hear of it.
+  template <typename Body>
+  void each(int64_t elements, const Body& body) const {
+    parallel_for(job.count, job.assignments * elements < 1 << 12 ? job.count : 1,
+                 [&](int64_t e, int64_t end) {
+                   for (; e < end; ++e) body(job.experts[e]);
+                 });
+  }
+
   void run() const {
-    // Few rows are copied before another thread would hear of it.
-    int64_t grain = job.assignments * job.hidden < 1 << 15 ? job.count : 1;
-    parallel_for(job.count, grain, [&](int64_t e, int64_t end) {
-      for (; e < end; ++e) pack(job.experts[e]);
-    });
-    each_block(width, [](const Expert& e) { soon(e.gate); soon(e.up); },
-               [&](const Expert& e, int64_t b, int64_t end) { up(e, b, end); });
-    each_block(job.hidden, [](const Expert& e) { soon(e.down); },
-               [&](const Expert& e, int64_t b, int64_t end) { down(e, b, end); });
+    const Expert& any = job.experts[0];
+    each(job.hidden, [&](const Expert& e) { pack(e); });
+    products<2>({{&Expert::gate, h.of(any.gate), gate}, {&Expert::up, h.of(any.up), up}});
+    each(width, [&](const Expert& e) { activate(e); });
+    products<1>({{&Expert::down, act, (X*)job.y}});
   }
 };
 

@@ -20,6 +20,7 @@ constexpr int64_t kBlock = 32;  // outputs a product computes at most
 // The order of a packed row's elements: as they are, or woven for nvfp4 (woven.h).
 enum class Order : int { plain, woven, count };
 constexpr int64_t kKnot = 256;  // elements that are woven together
+constexpr int64_t kSharedBlocks = 8;  // two rows of weights share a last knot of so many blocks
 
 // The order in which products with m read rows.
 template <typename X>
@@ -50,13 +51,16 @@ struct PackedRows {
       return;
     }
     // Elements m and m + 4 of each half of the block are neighbours, in step 4 * half + m.
-    Packed<X> block[kLanes];
+    Packed<X> block[kLanes], pairs[kLanes];
     store_packed<X>(values, block);
-    Packed<X>* knot = group(g) + (k / kKnot * (kKnot / kStep<X>) * size(g) + i) * kStep<X>;
-    for (int step = 0; step < 8; ++step) {
-      const Packed<X>* first = block + step / 4 * 8 + step % 4;
-      Packed<X> pair[2] = {first[0], first[4]};
-      std::memcpy(knot + step * size(g) * kStep<X> + k % kKnot / 8, pair, sizeof(pair));
+    for (int i = 0; i < kLanes; ++i) pairs[i] = block[i / 8 * 8 + i % 2 * 4 + i / 2 % 4];
+    Packed<X>* to = group(g) + (k / kKnot * (kKnot / kStep<X>) * size(g) + i) * kStep<X>;
+    to += k % kKnot / 8;
+    int64_t last = in % kKnot;
+    bool twice = k >= in - last && last <= kSharedBlocks * kLanes;  // once for each row that shares
+    for (int step = 0; step < 8; ++step, to += size(g) * kStep<X>) {
+      std::memcpy(to, pairs + 2 * step, 2 * sizeof(Packed<X>));
+      if (twice) std::memcpy(to + kKnot / 16, pairs + 2 * step, 2 * sizeof(Packed<X>));
     }
   }
   // Zeros in the last, incomplete unit of every row, before what there is of it is put.
