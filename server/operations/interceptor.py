@@ -2,6 +2,7 @@
 
 Knows grpc's handlers and statuses. Does not know messages, nor what a call is about, but for its
 record. Keeps true: a call counts as one, with the status that its caller gets, however it ends;
+a request that ends before it is queued counts as refused, for the reason that its caller is told;
 labels come from the contract and never from a caller; a line is logged for what asked for an answer
 or failed, not for those who poll; who is sent away at the door gets no line of their own, so that
 a flood of them is not one of the log.
@@ -18,6 +19,7 @@ from dataclasses import asdict
 from typing import Any
 
 import grpc
+from fourstep.v1.errors_pb2 import ErrorReason
 from google.protobuf import descriptor_pool
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -25,7 +27,9 @@ from server.operations.record import begin
 from server.operations.streams import Writing
 from server.operations.traces import Traces
 from server.rpc.caller import tenant
+from server.rpc.door import ASKS
 from server.rpc.handlers import Continuation, Handler, behaviour_of, kept, running
+from server.rpc.status import name_of, reason_in
 
 Context = Any  # grpc's own class is generic in the messages of each method
 UNKNOWN = "unknown"  # of methods that are nobody's
@@ -53,6 +57,13 @@ class Calls:
             ["listener", "rpc", "code"],
             registry=registry,
         )
+        self._refused = Counter(
+            *("fourstep_requests_refused", "Requests not queued, by the reason that is told."),
+            ["reason"],
+            registry=registry,
+        )
+        for reason in ErrorReason.values()[1:]:
+            self._refused.labels(name_of(reason))  # all of them there from the beginning
         self.open = Gauge(
             *("fourstep_calls_open", "Calls that are being answered, by method."),
             ["listener", "rpc"],
@@ -79,6 +90,8 @@ class Calls:
             raise
         finally:
             is_open.dec()
+            if rpc.endswith(ASKS) and not record.queued:
+                self._not_queued(context)
             self.ended.labels(listener, rpc, code.name).inc()
             fields = {"listener": listener, "rpc": rpc, "status": code.name, "tenant": tenant()}
             if record.request_id or code in _OURS:
@@ -87,6 +100,11 @@ class Calls:
                 log.log(logging.ERROR if code in _OURS else logging.INFO, "request", extra=fields)
             elif code is not grpc.StatusCode.OK:
                 self._sent_away(tuple(fields.items()))
+
+    def _not_queued(self, context: Context) -> None:
+        """A request that was refused, or whose caller has left."""
+        if reason := reason_in(context.trailing_metadata()):
+            self._refused.labels(reason).inc()
 
     def close(self) -> None:
         """Tell of all that were sent away, when no call comes any more."""
