@@ -88,7 +88,7 @@ def reason_in(metadata: Iterable[tuple[str, bytes | str]] | None) -> str | None:
     return None
 
 
-def name_of(reason: pb.ErrorReason) -> str:
+def name_of(reason: int) -> str:
     return pb.ErrorReason.Name(reason).removeprefix("ERROR_REASON_").lower()
 
 
