@@ -4,7 +4,7 @@ Knows listeners and signals. Does not know engines. Keeps true: nobody is answer
 request went all the way; health says SERVING only while requests are admitted; going out of service
 is, in this order: health NOT_SERVING, admitting still for a grace that lets routers notice,
 refusing, finishing what runs until a timeout, ending the rest, and the engine last; a second signal
-skips the waiting.
+skips the waiting, and none changes the exit code.
 """
 
 import asyncio
@@ -47,6 +47,7 @@ class Worker:
         self._leave = asyncio.Event()
         self._hurry = asyncio.Event()
         self._signalled = False
+        self._signals: tuple[signal.Signals, ...] = ()
         self._grace, self._timeout = config.drain.grace_s, config.drain.timeout_s
         self.listeners = tuple(
             Listener(one, config.limits, served, drain=self.drain, interceptors=interceptors(one))
@@ -72,9 +73,10 @@ class Worker:
     async def start(self, signals: Sequence[signal.Signals] = SIGNALS) -> None:
         """Into service; `signals` are those that drain. Raises ServiceFailedError where the engine
         cannot answer."""
-        loop = asyncio.get_running_loop()
-        for number in signals:
-            loop.add_signal_handler(number, self.signalled)
+        loop, self._signals = asyncio.get_running_loop(), tuple(signals)
+        for number in self._signals:
+            # No handler of the loop's, which would be gone before the process is.
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(self.signalled))
         try:
             await warm(self._served, answers=self._answers)
         except BaseException:
@@ -109,6 +111,8 @@ class Worker:
     async def _end(self) -> None:
         await asyncio.gather(*(listener.stop(grace=1.0) for listener in self.listeners))
         await asyncio.to_thread(self._served.service.close, 0.0)
+        for number in self._signals:
+            signal.signal(number, signal.SIG_IGN)  # nothing is left to be skipped
 
     async def _watch(self) -> None:
         while self._served.service.fault is None:
