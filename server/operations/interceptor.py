@@ -13,7 +13,7 @@ import inspect
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -70,8 +70,8 @@ class Calls:
             registry=registry,
         )
 
-    def interceptors(self, listener: str) -> tuple[grpc.aio.ServerInterceptor, ...]:
-        """For the server of one listener, before any others."""
+    def interceptors(self, listener: Callable[[], str]) -> tuple[grpc.aio.ServerInterceptor, ...]:
+        """For the server of one listener, before any others; its name is asked for at calls."""
         spans = [] if self._traces is None else [self._traces.interceptor()]
         return (Writing(), *spans, _Interceptor(self, listener))
 
@@ -141,7 +141,7 @@ class Calls:
 
 
 class _Interceptor(grpc.aio.ServerInterceptor):
-    def __init__(self, calls: Calls, listener: str) -> None:
+    def __init__(self, calls: Calls, listener: Callable[[], str]) -> None:
         self._calls, self._listener = calls, listener
         self._of = kept(self._watched)
 
@@ -149,25 +149,26 @@ class _Interceptor(grpc.aio.ServerInterceptor):
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler:
         rpc = _name(handler_call_details.method)
-        self._calls.come.labels(self._listener, rpc).inc()
+        listener = self._listener()
+        self._calls.come.labels(listener, rpc).inc()
         handler = await continuation(handler_call_details)
         if handler is None:  # grpc says so to the caller
             unimplemented = grpc.StatusCode.UNIMPLEMENTED.name
-            self._calls.ended.labels(self._listener, rpc, unimplemented).inc()
+            self._calls.ended.labels(listener, rpc, unimplemented).inc()
             return None
-        return self._of(handler, rpc)
+        return self._of(handler, rpc, listener)
 
-    def _watched(self, handler: Handler, rpc: str) -> Handler:
+    def _watched(self, handler: Handler, rpc: str, listener: str) -> Handler:
         behaviour = behaviour_of(handler)
 
         async def streaming(request: Any, context: Context) -> AsyncIterator[Any]:
-            with self._calls.call(self._listener, rpc, context):
+            with self._calls.call(listener, rpc, context):
                 async with aclosing(behaviour(request, context)) as responses:
                     async for response in responses:
                         yield response
 
         async def answering(request: Any, context: Context) -> Any:
-            with self._calls.call(self._listener, rpc, context):
+            with self._calls.call(listener, rpc, context):
                 return await behaviour(request, context)
 
         streams = inspect.isasyncgenfunction(behaviour)

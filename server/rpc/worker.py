@@ -11,28 +11,26 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 
-import grpc
 from grpc_health.v1 import health_pb2
 
 from runtime.request import MAX_ANSWERS
-from server.config import ListenerConfig, ServeConfig
-from server.rpc.listener import Listener, Status
+from server.config import ServeConfig
+from server.rpc.listener import Interceptors, Listener, Status
 from server.rpc.served import Served
 from server.rpc.warming import warm
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 EXIT_FAILURE = 1
 POLL = 0.1  # seconds between looks at whether the engine still runs
-Interceptors = Callable[[ListenerConfig], Sequence[grpc.aio.ServerInterceptor]]
 log = logging.getLogger(__name__)
 
 
 class Worker:
     """Serves until `drain`, a signal or the engine's failure; `run` returns the exit code.
 
-    `interceptors` are those of a listener that see every call of it.
+    `interceptors` are those of a listener, by its address, that see every call of it.
     """
 
     def __init__(
@@ -50,7 +48,7 @@ class Worker:
         self._signals: tuple[signal.Signals, ...] = ()
         self._grace, self._timeout = config.drain.grace_s, config.drain.timeout_s
         self.listeners = tuple(
-            Listener(one, config.limits, served, drain=self.drain, interceptors=interceptors(one))
+            Listener(one, config.limits, served, drain=self.drain, interceptors=interceptors)
             for one in config.listeners
         )
 

@@ -144,7 +144,7 @@ def test_one_life(process: Process) -> None:
     assert metrics["fourstep_serving"] == 1
     for code in ("OK", "INVALID_ARGUMENT"):
         rpc = "fourstep.v1.Inference/Generate"
-        assert metrics["fourstep_calls_total", code, "127.0.0.1:0", rpc] == 1
+        assert metrics["fourstep_calls_total", code, listener, rpc] == 1
     assert metrics["process_open_fds"] > 0
     assert not [name for name in metrics if "_created" in str(name)]
 
