@@ -25,7 +25,7 @@ from server.operations.record import begin
 from server.operations.streams import Writing
 from server.operations.traces import Traces
 from server.rpc.caller import tenant
-from server.rpc.handlers import Continuation, Handler, behaviour_of, kept, running
+from server.rpc.handlers import Continuation, Handler, Refusing, behaviour_of, kept, running
 
 Context = Any  # grpc's own class is generic in the messages of each method
 UNKNOWN = "unknown"  # of methods that are nobody's
@@ -88,6 +88,12 @@ class Calls:
             elif code is not grpc.StatusCode.OK:
                 self._sent_away(tuple(fields.items()))
 
+    def refused(self, listener: str, rpc: str, code: grpc.StatusCode) -> None:
+        """One call that nobody answers."""
+        self.ended.labels(listener, rpc, code.name).inc()
+        fields = {"listener": listener, "rpc": rpc, "status": code.name, "tenant": tenant()}
+        self._sent_away(tuple(fields.items()))
+
     def close(self) -> None:
         """Tell of all that were sent away, when no call comes any more."""
         for kind in list(self._untold):
@@ -137,6 +143,9 @@ class _Interceptor(grpc.aio.ServerInterceptor):
             unimplemented = grpc.StatusCode.UNIMPLEMENTED.name
             self._calls.ended.labels(self._listener, rpc, unimplemented).inc()
             return None
+        if isinstance(handler, Refusing):  # as little as can be: see Door
+            self._calls.refused(self._listener, rpc, handler.code)
+            return handler
         return self._of(handler, rpc)
 
     def _watched(self, handler: Handler, rpc: str) -> Handler:
