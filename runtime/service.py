@@ -19,7 +19,7 @@ from runtime.engine import Engine
 from runtime.failpoints import reach
 from runtime.numbers import Numbers
 from runtime.observer import Nobody, Observer
-from runtime.scheduler import QueueFullError, Scheduler
+from runtime.scheduler import Scheduler
 from runtime.streams import Stream
 from runtime.turns import aside
 
@@ -107,15 +107,7 @@ class Service:
 
     def check_room(self) -> None:
         """QueueFullError if no request has a place now, so that it need not even be read."""
-        try:
-            self._scheduler.check_room()
-        except QueueFullError as error:
-            self.refused(error)
-            raise
-
-    def refused(self, error: Exception) -> None:
-        """To be told of a request that did not even come here, because of this."""
-        self._observer.refused(error)
+        self._scheduler.check_room()
 
     def cancel(self, request_id: str) -> None:
         """End a request in whatever state; its answers end as cancelled within a step. Does nothing
@@ -231,7 +223,6 @@ class Service:
             self._scheduler.submit(submission.request, prepared)
         except Exception as error:  # nothing was queued: it is the request's, whatever it is
             submission.admitted.set_exception(error)
-            self._observer.refused(error)
             return
         self._live[submission.request.id] = submission
         submission.admitted.set_result(None)

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import grpc
 from fourstep.v1.errors_pb2 import ErrorReason
 
-from server.rpc.status import trailing
+from server.rpc.status import reason_in, trailing
 
 Handler = Any  # grpc's own is generic in messages
 Behaviour = Callable[..., Any]
@@ -66,7 +66,7 @@ def receiving(handler: Handler, behaviour: Behaviour) -> Handler:
 
 
 class Refusing(grpc.RpcMethodHandler):  # pyright: ignore[reportMissingTypeArgument]
-    """Ends every call with `code`, before anything is received.
+    """Ends every call with `code`, before anything is received; `reason`: as it is counted.
 
     Of whatever kind the method is: one that is given a stream is called at once, and what answers
     once is less than a generator.
@@ -76,8 +76,8 @@ class Refusing(grpc.RpcMethodHandler):  # pyright: ignore[reportMissingTypeArgum
     request_deserializer = response_serializer = None
     unary_unary = unary_stream = stream_stream = None
 
-    def __init__(self, code: grpc.StatusCode, behaviour: Behaviour) -> None:
-        self.code, self.stream_unary = code, behaviour
+    def __init__(self, code: grpc.StatusCode, reason: str, behaviour: Behaviour) -> None:
+        self.code, self.reason, self.stream_unary = code, reason, behaviour
 
 
 @kept
@@ -89,4 +89,6 @@ def refusing(code: grpc.StatusCode, details: str, reason: ErrorReason | None = N
         await context.abort(code, details, metadata)
         raise AssertionError("abort raises")
 
-    return Refusing(code, refuse)
+    told = reason_in(metadata)
+    assert told is not None
+    return Refusing(code, told, refuse)
