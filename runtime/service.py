@@ -10,7 +10,7 @@ the thread sleeps.
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Self
 
@@ -21,6 +21,7 @@ from runtime.numbers import Numbers
 from runtime.observer import Nobody, Observer
 from runtime.scheduler import Scheduler
 from runtime.streams import Stream
+from runtime.turns import aside
 
 Deliver = Callable[[Output], None]
 Prepared = list[Answer] | Exception
@@ -189,25 +190,25 @@ class Service:
         finally:
             with self._lock:
                 self._closing = self._ended = True
-            self._obey(wait=False)  # what came meanwhile is refused
+            self._obey()  # what came meanwhile is refused
 
     def _turn(self, scheduler: Scheduler) -> bool:
         """Some work; False when there will be none any more."""
-        self._obey(wait=scheduler.idle and not self._closing)
+        if scheduler.idle and not self._closing:
+            with aside():
+                command = self._inbox.get()
+            command()
+        self._obey()
         if scheduler.idle:
             return not self._closing
         reach("engine.lost")
         self._hand_out(scheduler.step())
         return True
 
-    def _obey(self, *, wait: bool) -> None:
-        """Run all commands that are there; if asked to, wait for one."""
-        try:
-            while True:
-                self._inbox.get(block=wait)()
-                wait = False
-        except Empty:
-            return
+    def _obey(self) -> None:
+        """Run all commands that are there."""
+        while not self._inbox.empty():
+            self._inbox.get()()
 
     def _admit(self, submission: Submission, prepared: Prepared) -> None:
         if not submission.admitted.set_running_or_notify_cancel():

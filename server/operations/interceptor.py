@@ -28,7 +28,7 @@ from server.operations.streams import Writing
 from server.operations.traces import Traces
 from server.rpc.caller import tenant
 from server.rpc.door import ASKS
-from server.rpc.handlers import Continuation, Handler, behaviour_of, kept, running
+from server.rpc.handlers import Continuation, Handler, Refusing, behaviour_of, kept, running
 from server.rpc.status import name_of, reason_in
 
 Context = Any  # grpc's own class is generic in the messages of each method
@@ -101,6 +101,15 @@ class Calls:
             elif code is not grpc.StatusCode.OK:
                 self._sent_away(tuple(fields.items()))
 
+    def refused(self, listener: str, rpc: str, handler: Refusing) -> None:
+        """One call that nobody answers."""
+        if rpc.endswith(ASKS):
+            self._refused.labels(handler.reason).inc()
+        code = handler.code.name
+        self.ended.labels(listener, rpc, code).inc()
+        fields = {"listener": listener, "rpc": rpc, "status": code, "tenant": tenant()}
+        self._sent_away(tuple(fields.items()))
+
     def _not_queued(self, context: Context) -> None:
         """A request that was refused, or whose caller has left."""
         if reason := reason_in(context.trailing_metadata()):
@@ -156,6 +165,9 @@ class _Interceptor(grpc.aio.ServerInterceptor):
             unimplemented = grpc.StatusCode.UNIMPLEMENTED.name
             self._calls.ended.labels(listener, rpc, unimplemented).inc()
             return None
+        if isinstance(handler, Refusing):  # a flood of them is to cost as little as it can
+            self._calls.refused(listener, rpc, handler)
+            return handler
         return self._of(handler, rpc, listener)
 
     def _watched(self, handler: Handler, rpc: str, listener: str) -> Handler:
