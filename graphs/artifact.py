@@ -70,13 +70,15 @@ class Artifact:
         machine = list(self._machine_differences())
         model = list(self._model_differences(config, weights, precision))
         options = (*_options(self.manifest.plan), "--precision", precision)
-        if machine or not model:
-            self._refuse([*machine, *model], rebuild(self.folder, *options))
-        # It is right for something else: nothing to remove.
+        # Right for something else, it is not to be removed.
         another = f"run: {' '.join((BUILD, 'DIR', *options))}, with a new folder"
-        if model == list(_differs("precision", precision, self.manifest.precision)):
-            self._refuse(model, f"Use --precision {self.manifest.precision}, or {another}")
-        self._refuse(model, f"Name the artifact that was built for this checkpoint, or {another}")
+        if machine:
+            advice = rebuild(self.folder, *options)
+        elif model == list(_differs("precision", precision, self.manifest.precision)):
+            advice = f"Use --precision {self.manifest.precision}, or {another}"
+        else:
+            advice = f"Name the artifact that was built for this checkpoint, or {another}"
+        self._refuse([*machine, *model], advice)
 
     def require_machine(self) -> None:
         """The part of `require` that needs no checkpoint."""

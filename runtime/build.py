@@ -2,13 +2,18 @@
 
 Knows the order of the work and the folder's life: everything happens in a scratch folder beside the
 target, which appears whole or not at all. Does not know how a program is compiled or what a cost
-means. Keeps true: what is written was run and compared first; no weight is in it.
+means. Keeps true: what is written was run and compared first; no weight is in it; what a build left
+that was killed goes with the next of the same target.
 """
 
+import fcntl
+import glob
+import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,6 +45,7 @@ from runtime.programs import COMPILERS
 from runtime.resident import resident
 
 Progress = Callable[[str, int, int], object]  # what, done, of how many; of none: a remark
+_SCRATCH = "fourstep-build-"
 _CONTEXT = 1024  # positions that programs are checked on, if no chunk is longer
 
 
@@ -74,9 +80,10 @@ def build_artifact(
         raise ValueError(f"{out} exists already; name a new folder, or remove it first")
     with writing(out.parent, cache_folder()):
         out.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+        _remove_left(out)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{out.name}.{_SCRATCH}", dir=out.parent))
     try:
-        with writing(out.parent, cache_folder()):
+        with _held(scratch), writing(out.parent, cache_folder()):
             _fill(config, weights, scratch, options, progress or (lambda *_: None))
         scratch.chmod(0o755)
         scratch.rename(out)
@@ -84,6 +91,32 @@ def build_artifact(
         shutil.rmtree(scratch)
         raise
     return Artifact.open(out)
+
+
+def _remove_left(out: Path) -> None:
+    """Scratch of this target that nobody holds any more."""
+    for left in out.parent.glob(f".{glob.escape(out.name)}.{_SCRATCH}*"):
+        with _held(left) as free:
+            if free:
+                shutil.rmtree(left)
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[bool]:
+    """Locked until the block or this process ends, unless another holds it; whether it is."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        yield _taken(number)
+    finally:
+        os.close(number)
+
+
+def _taken(number: int) -> bool:
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _fill(

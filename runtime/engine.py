@@ -22,6 +22,7 @@ from graphs.sampling import MASK
 from graphs.weights import ModelWeights
 from runtime.blocks import slot_state
 from runtime.bound import Binder, Bound
+from runtime.capture import Runner
 from runtime.catch_up import CatchUp
 from runtime.exchange import Committed, Mask, Observed, Turn
 from runtime.logprobs import TokenLogprobs, logprobs_of
@@ -30,6 +31,7 @@ from runtime.processors import Processors
 from runtime.programs import Programs
 from runtime.request import SamplingParams
 from runtime.seat import seat
+from runtime.turns import aside
 
 Precision = Literal["bf16", "fp32"]
 DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -171,7 +173,7 @@ class Engine:
         tokens[len(real) :] = 0
         if self._flag(slot, mask):
             bound.inputs[2].array[:] = mask
-        bound.drafting.run()
+        _run(bound.drafting)
         self._left = bound.residual, (int(ints[2]) - 1,)
         [committed] = self._read(bound, 1, drafting=True)
         return committed
@@ -189,7 +191,7 @@ class Engine:
             if self._flag(turn.slot, turn.mask):
                 first = entry * bound.width
                 bound.inputs[1].array[first : first + 1 + len(turn.drafts)] = turn.mask
-        (bound.drafting if draft else bound.runner).run()
+        _run(bound.drafting if draft else bound.runner)
         self.steps[entries, bound.width, draft] += 1
         self._left = bound.residual, range(0, entries * bound.width, bound.width)
         return self._read(bound, len(turns), drafting=draft)
@@ -206,7 +208,7 @@ class Engine:
         for piece in pieces:
             bound = self._observers[piece.size]
             bound.inputs[0].array[:] = (slot, piece.end, bound.width - piece.rows)
-            bound.drafting.run()
+            _run(bound.drafting)
         bound, first = self._observers[pieces[-1].size], ACCEPTED + 1
         looked = min(pieces[-1].rows, looked_rows(bound.width))
         return Observed(
@@ -259,6 +261,11 @@ class Engine:
                 )
             )
         return committed
+
+
+def _run(runner: Runner) -> None:
+    with aside():
+        runner.run()
 
 
 def _batches(plan: EnginePlan, slots: int) -> tuple[int, ...]:

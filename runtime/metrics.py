@@ -22,7 +22,7 @@ from runtime.answer import End, Output
 from runtime.engine import Engine
 from runtime.numbers import Numbers
 from runtime.request import Step
-from runtime.scheduler import QueueFullError, Scheduler
+from runtime.scheduler import Scheduler
 
 BARREN = 256  # steps that verified drafts, and none was right: something is broken
 
@@ -30,7 +30,6 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 
 _STEPS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _REASONS = ("stop", "length", "cancelled", "deadline", "invalid", "failed")
 _PHASES = ("queued", "loading", "running")
-_REFUSALS = ("invalid", "queue_full", "closed")
 
 
 class Metrics:
@@ -63,9 +62,6 @@ class Metrics:
 
         self._ended = _labelled(
             counter("fourstep_answers", "Answers by how they ended.", ["reason"]), *_REASONS
-        )
-        self._refused = _labelled(
-            counter("fourstep_requests_refused", "Requests not queued.", ["reason"]), *_REFUSALS
         )
         self._prompt = counter("fourstep_prompt_tokens", "Prompt tokens of answers that began.")
         self._cached = counter("fourstep_cached_tokens", "Of these, taken from the prefix cache.")
@@ -102,11 +98,6 @@ class Metrics:
     def text(self) -> bytes:
         """All metrics in the Prometheus text format."""
         return generate_latest(self.registry)
-
-    def refused(self, error: Exception) -> None:
-        """A request was not queued."""
-        full, invalid = isinstance(error, QueueFullError), isinstance(error, ValueError)
-        self._refused["queue_full" if full else "invalid" if invalid else "closed"].inc()
 
     def seen(self, outputs: Sequence[Output]) -> None:
         """What one step put out."""

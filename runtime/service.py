@@ -10,7 +10,7 @@ the thread sleeps.
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Self
 
@@ -19,8 +19,9 @@ from runtime.engine import Engine
 from runtime.failpoints import reach
 from runtime.numbers import Numbers
 from runtime.observer import Nobody, Observer
-from runtime.scheduler import QueueFullError, Scheduler
+from runtime.scheduler import Scheduler
 from runtime.streams import Stream
+from runtime.turns import aside
 
 Deliver = Callable[[Output], None]
 Prepared = list[Answer] | Exception
@@ -106,15 +107,7 @@ class Service:
 
     def check_room(self) -> None:
         """QueueFullError if no request has a place now, so that it need not even be read."""
-        try:
-            self._scheduler.check_room()
-        except QueueFullError as error:
-            self.refused(error)
-            raise
-
-    def refused(self, error: Exception) -> None:
-        """To be told of a request that did not even come here, because of this."""
-        self._observer.refused(error)
+        self._scheduler.check_room()
 
     def cancel(self, request_id: str) -> None:
         """End a request in whatever state; its answers end as cancelled within a step. Does nothing
@@ -197,25 +190,25 @@ class Service:
         finally:
             with self._lock:
                 self._closing = self._ended = True
-            self._obey(wait=False)  # what came meanwhile is refused
+            self._obey()  # what came meanwhile is refused
 
     def _turn(self, scheduler: Scheduler) -> bool:
         """Some work; False when there will be none any more."""
-        self._obey(wait=scheduler.idle and not self._closing)
+        if scheduler.idle and not self._closing:
+            with aside():
+                command = self._inbox.get()
+            command()
+        self._obey()
         if scheduler.idle:
             return not self._closing
         reach("engine.lost")
         self._hand_out(scheduler.step())
         return True
 
-    def _obey(self, *, wait: bool) -> None:
-        """Run all commands that are there; if asked to, wait for one."""
-        try:
-            while True:
-                self._inbox.get(block=wait)()
-                wait = False
-        except Empty:
-            return
+    def _obey(self) -> None:
+        """Run all commands that are there."""
+        while not self._inbox.empty():
+            self._inbox.get()()
 
     def _admit(self, submission: Submission, prepared: Prepared) -> None:
         if not submission.admitted.set_running_or_notify_cancel():
@@ -230,7 +223,6 @@ class Service:
             self._scheduler.submit(submission.request, prepared)
         except Exception as error:  # nothing was queued: it is the request's, whatever it is
             submission.admitted.set_exception(error)
-            self._observer.refused(error)
             return
         self._live[submission.request.id] = submission
         submission.admitted.set_result(None)

@@ -18,6 +18,7 @@ ROUNDS, REPEATS = 5, 20
 MORE_S, MORE = 6.0, 2.0  # seconds of further rounds at most, and by those of the first
 AGREE = 1.1  # the quickest round but one by the quickest
 BUSY = 0.2  # of the processors, taken by others
+_STAT = Path("/proc/stat")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,8 @@ class Timed:
 
 def timed(runs: Sequence[tuple[str, Run]]) -> Timed:
     """Each run many times, all taking turns."""
+    assert runs, "there is something to time"
+    assert ROUNDS > 1, "two rounds are compared"
     start = time.perf_counter()
     rounds = [_round(runs) for _ in range(ROUNDS)]
     lasted = time.perf_counter() - start
@@ -79,14 +82,14 @@ def _quick(run: Run) -> float:
 def _taken_by_others() -> float:
     """Processor seconds, on the processors that this process may use, that went to others so far;
     up to a constant."""
-    stat = Path("/proc/stat")
-    if not stat.exists():
+    if not _STAT.exists():
         return 0.0
     mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     ticks = 0
-    for line in stat.read_text().splitlines():
-        name, *fields = line.split()
+    for line in _STAT.read_text().splitlines():
+        name, _, fields = line.partition(" ")
         if name in mine:
-            user, nice, system, _idle, _wait, irq, softirq, steal = map(int, fields[:8])
-            ticks += user + nice + system + irq + softirq + steal
+            # user, nice, system, idle, wait, irq, softirq, steal; a sandbox's may end earlier.
+            spent = [int(field) for field in fields.split()[:8]]
+            ticks += sum(spent) - sum(spent[3:5])
     return ticks / os.sysconf("SC_CLK_TCK") - time.process_time()

@@ -6,7 +6,6 @@ reached before the model is loaded.
 """
 
 import logging
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -33,9 +32,6 @@ from server.rpc.served import Identity, Served
 from server.rpc.worker import EXIT_FAILURE, Worker
 
 log = logging.getLogger(__name__)
-# Seconds that the engine's thread waits for the interpreter, between two programs, while others run
-# Python: Python's own 5 ms are several steps of a small model.
-TURN_S = 2e-5
 
 
 def run(config: ServeConfig) -> None:
@@ -75,7 +71,6 @@ def open_served(config: ServeConfig, *, observer: Observer | None = None) -> Ser
             dims, weights, asked, artifact, tokenizer=tokenizer, grammars=grammars
         )
 
-    sys.setswitchinterval(TURN_S)
     # The last thing that can go wrong: from here on there is a thread to be ended.
     service = Service(factory, observer=observer)
     engine = service.engine

@@ -1,13 +1,15 @@
 """Compiles many tasks in worker processes.
 
 Knows processes. Keeps true: a worker gets shapes and options, never a tensor; the first failure
-stops the rest; what compilers leave in the folder for temporary files is gone in the end.
+stops the rest; what compilers leave in the folder for temporary files is gone in the end; no worker
+outlives the builder, however that ends.
 """
 
 import multiprocessing
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
@@ -38,7 +40,6 @@ def compile_all(
     workers = min(jobs or os.cpu_count() or 1, len(tasks))
     with (
         scratch_folder() as scratch,
-        writing(folder.parent),
         ProcessPoolExecutor(
             workers, mp_context=context, initializer=_start_worker, initargs=(scratch,)
         ) as pool,
@@ -62,6 +63,14 @@ def _start_worker(scratch: str) -> None:
     os.environ.update(TMPDIR=scratch, LC_ALL="C")
     tempfile.tempdir = scratch
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with_builder, daemon=True).start()
+
+
+def _end_with_builder() -> None:
+    builder = multiprocessing.parent_process()
+    assert builder is not None
+    builder.join()
+    os._exit(1)  # in the middle of a program: nobody wants it any more
 
 
 def _compile(compiler: Compiler, task: Task, folder: Path) -> Path:

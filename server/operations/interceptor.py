@@ -2,6 +2,7 @@
 
 Knows grpc's handlers and statuses. Does not know messages, nor what a call is about, but for its
 record. Keeps true: a call counts as one, with the status that its caller gets, however it ends;
+a request that ends before it is queued counts as refused, for the reason that its caller is told;
 labels come from the contract and never from a caller; a line is logged for what asked for an answer
 or failed, not for those who poll; who is sent away at the door gets no line of their own, so that
 a flood of them is not one of the log.
@@ -12,12 +13,13 @@ import inspect
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import asdict
 from typing import Any
 
 import grpc
+from fourstep.v1.errors_pb2 import ErrorReason
 from google.protobuf import descriptor_pool
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -25,7 +27,9 @@ from server.operations.record import begin
 from server.operations.streams import Writing
 from server.operations.traces import Traces
 from server.rpc.caller import tenant
-from server.rpc.handlers import Continuation, Handler, behaviour_of, kept, running
+from server.rpc.door import ASKS
+from server.rpc.handlers import Continuation, Handler, Refusing, behaviour_of, kept, running
+from server.rpc.status import name_of, reason_in
 
 Context = Any  # grpc's own class is generic in the messages of each method
 UNKNOWN = "unknown"  # of methods that are nobody's
@@ -53,14 +57,21 @@ class Calls:
             ["listener", "rpc", "code"],
             registry=registry,
         )
+        self._refused = Counter(
+            *("fourstep_requests_refused", "Requests not queued, by the reason that is told."),
+            ["reason"],
+            registry=registry,
+        )
+        for reason in ErrorReason.values()[1:]:
+            self._refused.labels(name_of(reason))  # all of them there from the beginning
         self.open = Gauge(
             *("fourstep_calls_open", "Calls that are being answered, by method."),
             ["listener", "rpc"],
             registry=registry,
         )
 
-    def interceptors(self, listener: str) -> tuple[grpc.aio.ServerInterceptor, ...]:
-        """For the server of one listener, before any others."""
+    def interceptors(self, listener: Callable[[], str]) -> tuple[grpc.aio.ServerInterceptor, ...]:
+        """For the server of one listener, before any others; its name is asked for at calls."""
         spans = [] if self._traces is None else [self._traces.interceptor()]
         return (Writing(), *spans, _Interceptor(self, listener))
 
@@ -79,6 +90,8 @@ class Calls:
             raise
         finally:
             is_open.dec()
+            if rpc.endswith(ASKS) and not record.queued:
+                self._not_queued(context)
             self.ended.labels(listener, rpc, code.name).inc()
             fields = {"listener": listener, "rpc": rpc, "status": code.name, "tenant": tenant()}
             if record.request_id or code in _OURS:
@@ -87,6 +100,20 @@ class Calls:
                 log.log(logging.ERROR if code in _OURS else logging.INFO, "request", extra=fields)
             elif code is not grpc.StatusCode.OK:
                 self._sent_away(tuple(fields.items()))
+
+    def refused(self, listener: str, rpc: str, handler: Refusing) -> None:
+        """One call that nobody answers."""
+        if rpc.endswith(ASKS):
+            self._refused.labels(handler.reason).inc()
+        code = handler.code.name
+        self.ended.labels(listener, rpc, code).inc()
+        fields = {"listener": listener, "rpc": rpc, "status": code, "tenant": tenant()}
+        self._sent_away(tuple(fields.items()))
+
+    def _not_queued(self, context: Context) -> None:
+        """A request that was refused, or whose caller has left."""
+        if reason := reason_in(context.trailing_metadata()):
+            self._refused.labels(reason).inc()
 
     def close(self) -> None:
         """Tell of all that were sent away, when no call comes any more."""
@@ -123,7 +150,7 @@ class Calls:
 
 
 class _Interceptor(grpc.aio.ServerInterceptor):
-    def __init__(self, calls: Calls, listener: str) -> None:
+    def __init__(self, calls: Calls, listener: Callable[[], str]) -> None:
         self._calls, self._listener = calls, listener
         self._of = kept(self._watched)
 
@@ -131,25 +158,29 @@ class _Interceptor(grpc.aio.ServerInterceptor):
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler:
         rpc = _name(handler_call_details.method)
-        self._calls.come.labels(self._listener, rpc).inc()
+        listener = self._listener()
+        self._calls.come.labels(listener, rpc).inc()
         handler = await continuation(handler_call_details)
         if handler is None:  # grpc says so to the caller
             unimplemented = grpc.StatusCode.UNIMPLEMENTED.name
-            self._calls.ended.labels(self._listener, rpc, unimplemented).inc()
+            self._calls.ended.labels(listener, rpc, unimplemented).inc()
             return None
-        return self._of(handler, rpc)
+        if isinstance(handler, Refusing):  # a flood of them is to cost as little as it can
+            self._calls.refused(listener, rpc, handler)
+            return handler
+        return self._of(handler, rpc, listener)
 
-    def _watched(self, handler: Handler, rpc: str) -> Handler:
+    def _watched(self, handler: Handler, rpc: str, listener: str) -> Handler:
         behaviour = behaviour_of(handler)
 
         async def streaming(request: Any, context: Context) -> AsyncIterator[Any]:
-            with self._calls.call(self._listener, rpc, context):
+            with self._calls.call(listener, rpc, context):
                 async with aclosing(behaviour(request, context)) as responses:
                     async for response in responses:
                         yield response
 
         async def answering(request: Any, context: Context) -> Any:
-            with self._calls.call(self._listener, rpc, context):
+            with self._calls.call(listener, rpc, context):
                 return await behaviour(request, context)
 
         streams = inspect.isasyncgenfunction(behaviour)

@@ -6,7 +6,7 @@ end that went wrong are seen too; ready is what health says.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
@@ -16,7 +16,7 @@ from prometheus_client import Counter, Gauge, disable_created_metrics
 from prometheus_client.process_collector import ProcessCollector
 
 from runtime.metrics import Metrics
-from server.config import ListenerConfig, OperationsConfig, host_of
+from server.config import OperationsConfig, host_of
 from server.operations.endpoint import OperationsServer
 from server.operations.interceptor import Calls
 from server.operations.logs import logging_to
@@ -58,9 +58,9 @@ class Operations:
                 self.address = f"{host_of(config.address)}:{server.port}"
             self._stack = stack.pop_all()
 
-    def interceptors(self, listener: ListenerConfig) -> Sequence[grpc.aio.ServerInterceptor]:
+    def interceptors(self, listener: Callable[[], str]) -> Sequence[grpc.aio.ServerInterceptor]:
         """See Worker."""
-        return self._calls.interceptors(listener.address)
+        return self._calls.interceptors(listener)
 
     def serving(self, served: Served) -> None:
         """The worker has begun to serve."""

@@ -28,6 +28,7 @@ class Record:
     queue_seconds: float | None = None
     first_token_seconds: float | None = None
     failure: str = ""
+    queued = False  # the engine has said something of it; no field, since no line tells it
 
     def called(self, request_id: str) -> None:
         self.request_id = request_id[:_ID]
@@ -36,6 +37,7 @@ class Record:
         self.prompt_tokens = len(request.prompt)
 
     def seen(self, output: Output) -> None:
+        self.queued = True
         if output.begun is not None:
             self._begun(output.begun)
         if output.step is not None:

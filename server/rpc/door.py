@@ -10,7 +10,7 @@ from server.rpc.handlers import Continuation, Handler, refusing
 from server.rpc.served import Served
 from server.rpc.status import ERRORS, status_of
 
-_ASKS = "/Generate"
+ASKS = "/Generate"
 
 
 class Door(grpc.aio.ServerInterceptor):
@@ -22,7 +22,7 @@ class Door(grpc.aio.ServerInterceptor):
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler:
-        if handler_call_details.method.endswith(_ASKS):
+        if handler_call_details.method.endswith(ASKS):
             try:
                 self._served.check_room()
             except ERRORS as error:

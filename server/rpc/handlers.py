@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import grpc
 from fourstep.v1.errors_pb2 import ErrorReason
 
-from server.rpc.status import trailing
+from server.rpc.status import reason_in, trailing
 
 Handler = Any  # grpc's own is generic in messages
 Behaviour = Callable[..., Any]
@@ -65,15 +65,30 @@ def receiving(handler: Handler, behaviour: Behaviour) -> Handler:
     return _MAKE[kind](behaviour, response_serializer=handler.response_serializer)
 
 
+class Refusing(grpc.RpcMethodHandler):  # pyright: ignore[reportMissingTypeArgument]
+    """Ends every call with `code`, before anything is received; `reason`: as it is counted.
+
+    Of whatever kind the method is: one that is given a stream is called at once, and what answers
+    once is less than a generator.
+    """
+
+    request_streaming, response_streaming = True, False
+    request_deserializer = response_serializer = None
+    unary_unary = unary_stream = stream_stream = None
+
+    def __init__(self, code: grpc.StatusCode, reason: str, behaviour: Behaviour) -> None:
+        self.code, self.reason, self.stream_unary = code, reason, behaviour
+
+
 @kept
-def refusing(code: grpc.StatusCode, details: str, reason: ErrorReason | None = None) -> Handler:
-    """One that ends every call with this status, before anything is received."""
+def refusing(code: grpc.StatusCode, details: str, reason: ErrorReason | None = None) -> Refusing:
+    """One with this status."""
     metadata = trailing(code, details, reason)
 
     async def refuse(_: object, context: Any) -> NoReturn:
         await context.abort(code, details, metadata)
         raise AssertionError("abort raises")
 
-    # Of whatever kind the method is: one that is given a stream is called at once, and what answers
-    # once is less than a generator, with all that others put around it.
-    return grpc.stream_unary_rpc_method_handler(refuse)
+    told = reason_in(metadata)
+    assert told is not None
+    return Refusing(code, told, refuse)

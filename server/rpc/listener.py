@@ -5,7 +5,7 @@ health names exactly the services that are here, and "" for all of them; no call
 listener asks for.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import grpc
 from fourstep.v1 import (
@@ -33,6 +33,8 @@ _FOURSTEP = tuple(
     file.DESCRIPTOR.services_by_name[name].full_name
     for file, name in ((inference_pb2, "Inference"), (control_pb2, "Control"))
 )
+# Of a listener whose address is known once it is bound: two may be told to find a port.
+Interceptors = Callable[[Callable[[], str]], Sequence[grpc.aio.ServerInterceptor]]
 Status = health_pb2.HealthCheckResponse.ServingStatus
 
 
@@ -48,13 +50,14 @@ class Listener:
         served: Served,
         *,
         drain: Drain,
-        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+        interceptors: Interceptors,
     ) -> None:
         self.config = config
+        around = interceptors(lambda: self.address)
         auth = [] if config.tokens is None else [Auth(config.tokens, config.operators)]
         self._server = grpc.aio.server(
             options=options(limits),
-            interceptors=(*interceptors, Metadata(limits), *auth, Door(served), Guard()),
+            interceptors=(*around, Metadata(limits), *auth, Door(served), Guard()),
             maximum_concurrent_rpcs=limits.calls,
         )
         # An attribute that the module gets when it is imported.
@@ -65,14 +68,9 @@ class Listener:
             names = (*self.services, health.SERVICE_NAME, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, self._server)
         secure = None if config.tls is None else credentials(config.tls)
-        self.port = bind(self._server, config.address, secure)
-
-    @property
-    def address(self) -> str:
-        """With the port that was found."""
-        if self.config.address.startswith("unix:"):
-            return self.config.address
-        return f"{host_of(self.config.address)}:{self.port}"
+        self.port, self.address = bind(self._server, config.address, secure), config.address
+        if config.address.endswith(":0"):
+            self.address = f"{host_of(config.address)}:{self.port}"  # that was found
 
     async def start(self) -> None:
         await self._server.start()

@@ -12,7 +12,6 @@ import secrets
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -198,14 +197,12 @@ class Served:
         and as Service.submit, or its stream does.
         """
         self.check_room()
-        with self._counted():
-            key = own_id(request_id)
-            if key in self._open:
-                raise ValueError(f"request id {request_id!r} is in use")
+        key = own_id(request_id)
+        if key in self._open:
+            raise ValueError(f"request id {request_id!r} is in use")
         opening = self._open[key] = _Opening()
         try:
-            with self._counted():
-                reading = await made_of(size, read)
+            reading = await made_of(size, read)
             stream = opening.stream = await AsyncStream.open(self.service, reading.request)
         except BaseException as error:
             del self._open[key]
@@ -218,23 +215,13 @@ class Served:
     def check_room(self) -> None:
         """Whether the caller's next request would be taken, whatever it asks: DrainingError,
         TenantBusyError, QueueFullError."""
-        with self._counted():
-            if self.draining:
-                raise DrainingError("draining: no new requests")
+        if self.draining:
+            raise DrainingError("draining: no new requests")
         if tenant():
             mine = sum(key.startswith(scoped("")) for key in self._open)
             if mine >= self.tenant_requests:
                 raise TenantBusyError(f"{mine} requests of {tenant()} are open already")
         self.service.check_room()
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        """What is refused here never comes to the service, which is told."""
-        try:
-            yield
-        except (ValueError, DrainingError) as error:
-            self.service.refused(error)
-            raise
 
     def close(self, key: str) -> None:
         """The call that opened the request is over; from any task."""

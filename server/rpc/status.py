@@ -6,6 +6,7 @@ INTERNAL, named and without a trace, to those requests that it ended; no text is
 client takes, which would see another status for it.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import grpc
@@ -42,6 +43,7 @@ _KINDS: tuple[tuple[type[Exception], grpc.StatusCode, pb.ErrorReason], ...] = (
     (ValueError, grpc.StatusCode.INVALID_ARGUMENT, pb.ERROR_REASON_INVALID),
 )
 ERRORS = tuple(kind for kind, _, _ in _KINDS)
+_DETAILS = "grpc-status-details-bin"
 # Of what is said without a reason of its own.
 _REASONS = {
     grpc.StatusCode.INVALID_ARGUMENT: pb.ERROR_REASON_INVALID,
@@ -72,7 +74,22 @@ def trailing(
     packed = Any()
     packed.Pack(pb.ErrorDetail(reason=reason))
     status = Status(code=code.value[0], message=details, details=[packed])
-    return (("grpc-status-details-bin", status.SerializeToString()),)
+    return ((_DETAILS, status.SerializeToString()),)
+
+
+def reason_in(metadata: Iterable[tuple[str, bytes | str]] | None) -> str | None:
+    """The name of the reason that `trailing` has put there."""
+    for key, value in metadata or ():
+        if key == _DETAILS:
+            assert isinstance(value, bytes)
+            detail = pb.ErrorDetail()
+            Status.FromString(value).details[0].Unpack(detail)
+            return name_of(detail.reason)
+    return None
+
+
+def name_of(reason: int) -> str:
+    return pb.ErrorReason.Name(reason).removeprefix("ERROR_REASON_").lower()
 
 
 def status_of(error: Exception) -> Ending:

@@ -4,35 +4,33 @@ Knows listeners and signals. Does not know engines. Keeps true: nobody is answer
 request went all the way; health says SERVING only while requests are admitted; going out of service
 is, in this order: health NOT_SERVING, admitting still for a grace that lets routers notice,
 refusing, finishing what runs until a timeout, ending the rest, and the engine last; a second signal
-skips the waiting.
+skips the waiting, and none changes the exit code.
 """
 
 import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 
-import grpc
 from grpc_health.v1 import health_pb2
 
 from runtime.request import MAX_ANSWERS
-from server.config import ListenerConfig, ServeConfig
-from server.rpc.listener import Listener, Status
+from server.config import ServeConfig
+from server.rpc.listener import Interceptors, Listener, Status
 from server.rpc.served import Served
 from server.rpc.warming import warm
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 EXIT_FAILURE = 1
 POLL = 0.1  # seconds between looks at whether the engine still runs
-Interceptors = Callable[[ListenerConfig], Sequence[grpc.aio.ServerInterceptor]]
 log = logging.getLogger(__name__)
 
 
 class Worker:
     """Serves until `drain`, a signal or the engine's failure; `run` returns the exit code.
 
-    `interceptors` are those of a listener that see every call of it.
+    `interceptors` are those of a listener, by its address, that see every call of it.
     """
 
     def __init__(
@@ -47,9 +45,10 @@ class Worker:
         self._leave = asyncio.Event()
         self._hurry = asyncio.Event()
         self._signalled = False
+        self._signals: tuple[signal.Signals, ...] = ()
         self._grace, self._timeout = config.drain.grace_s, config.drain.timeout_s
         self.listeners = tuple(
-            Listener(one, config.limits, served, drain=self.drain, interceptors=interceptors(one))
+            Listener(one, config.limits, served, drain=self.drain, interceptors=interceptors)
             for one in config.listeners
         )
 
@@ -72,9 +71,10 @@ class Worker:
     async def start(self, signals: Sequence[signal.Signals] = SIGNALS) -> None:
         """Into service; `signals` are those that drain. Raises ServiceFailedError where the engine
         cannot answer."""
-        loop = asyncio.get_running_loop()
-        for number in signals:
-            loop.add_signal_handler(number, self.signalled)
+        loop, self._signals = asyncio.get_running_loop(), tuple(signals)
+        for number in self._signals:
+            # No handler of the loop's, which would be gone before the process is.
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(self.signalled))
         try:
             await warm(self._served, answers=self._answers)
         except BaseException:
@@ -109,6 +109,8 @@ class Worker:
     async def _end(self) -> None:
         await asyncio.gather(*(listener.stop(grace=1.0) for listener in self.listeners))
         await asyncio.to_thread(self._served.service.close, 0.0)
+        for number in self._signals:
+            signal.signal(number, signal.SIG_IGN)  # nothing is left to be skipped
 
     async def _watch(self) -> None:
         while self._served.service.fault is None:

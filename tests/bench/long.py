@@ -19,7 +19,7 @@ from runtime.bench.run import Subject
 from runtime.bench.tables import GB, MB, MS, Table, spread
 from runtime.engine import Engine
 from tests.bench.document import DOCS, Section
-from tests.bench.filled import ATTENTION, SCORING, Steps, fill, resident
+from tests.bench.filled import ATTENTION, HOT, SCORING, Steps, fill, resident
 from tests.bench.subjects import NANO, THREADS, subject, synthetic
 
 CONTEXT = 2**20
@@ -33,6 +33,8 @@ caches filled with noise; one sequence in an engine of {CONTEXT:,} positions, {T
 medians of {ROUNDS} rounds in which all sizes take turns. Attention and scoring are the operators
 region_attention and select_regions (projection of the queries, scores, choice) inside a whole step,
 summed over the full layers; sliding is the sliding layers; the rest is what remains of the step.
+Attention finds the caches as the rest of the step left them since the last call of its layer; hot
+is the same call once more, at once, with its keys still in the caches, as it never is in a step.
 
 - roof: how fast scores could be made, the lower of two speeds of the same run: that at which memory
   is read, for the bytes of the summaries, and that of the kernels' own dot products with all
@@ -49,6 +51,7 @@ class Size:
     whole: list[float] = field(default_factory=list)
     sliding: list[float] = field(default_factory=list)
     attention: list[float] = field(default_factory=list)
+    hot: list[float] = field(default_factory=list)
     scoring: list[float] = field(default_factory=list)
 
     def middle(self, part: str) -> float:
@@ -145,6 +148,7 @@ def _once(steps: Steps, size: Size, *, warm: bool) -> None:
         size.whole.append(statistics.median(whole))
         size.sliding.append(statistics.median(sliding))
         size.attention.append(statistics.median(part[ATTENTION] for part in parts))
+        size.hot.append(statistics.median(part[HOT] for part in parts))
         size.scoring.append(statistics.median(part[SCORING] for part in parts))
 
 
@@ -192,7 +196,7 @@ def _table(result: Result) -> Table:
                 f"{size.positions:,}",
                 *(
                     spread([MS * value for value in getattr(size, part)], 3)
-                    for part in ("whole", "sliding", "attention", "scoring")
+                    for part in ("whole", "sliding", "attention", "hot", "scoring")
                 ),
                 f"{MS * size.rest:.3f}",
                 *(scored if speed else ("", "")),
@@ -206,7 +210,7 @@ def _table(result: Result) -> Table:
             f"{dots} GB/s of summaries"
         ),
         columns=(
-            *("positions", "step", "sliding", "attention", "scoring", "rest"),
+            *("positions", "step", "sliding", "attention", "attention, hot", "scoring", "rest"),
             *("summaries, GB/s", "of the roof"),
         ),
         rows=tuple(rows),

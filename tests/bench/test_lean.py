@@ -6,11 +6,13 @@ anywhere, messages cut or joined, headers that later ones refer to, pings.
 
 import socket
 import struct
+from typing import Any
 
 import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import PingAckReceived, RequestReceived, SettingsAcknowledged
+from hpack import Decoder
 
 from tests.bench.lean import Came, Lean
 
@@ -36,7 +38,16 @@ def answers(server: H2Connection, one: int, two: int, three: int) -> bytes:
 
 
 @pytest.mark.parametrize("size", [1, 5, 2**16])
-def test_pieces_are_put_together_and_pings_answered(size: int) -> None:
+def test_pieces_are_put_together_and_pings_answered(
+    monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    decoded, decode = list[object](), Decoder.decode
+
+    def noted(*args: Any, **options: Any) -> Any:
+        decoded.append(args)
+        return decode(*args, **options)
+
+    monkeypatch.setattr(Decoder, "decode", noted)
     server = H2Connection(H2Configuration(client_side=False))
     server.initiate_connection()
     with (
@@ -50,12 +61,14 @@ def test_pieces_are_put_together_and_pings_answered(size: int) -> None:
         while asked != calls:
             events = server.receive_data(peer.recv(2**16))
             asked += [event.stream_id for event in events if isinstance(event, RequestReceived)]
+        decoded.clear()  # the server's
         data, came = answers(server, one, two, three), list[Came]()
         for begin in range(0, len(data), size):
             peer.sendall(data[begin : begin + size])
             came += lean.receive(10.0)
         while sum(each.status is not None for each in came) < 3:
             came += lean.receive(10.0)
+        assert len(decoded) == 2 * len(calls), "each block once: it changes what later ones mean"
         told = list[type]()
         while not {PingAckReceived, SettingsAcknowledged} <= set(told):
             peer.settimeout(30)

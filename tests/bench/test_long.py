@@ -12,7 +12,7 @@ from graphs.synthetic import SMALL, synthetic_config
 from graphs.synthetic_weights import write_synthetic
 from runtime.bench.run import Options, Subject
 from runtime.programs import Programs
-from tests.bench.filled import ATTENTION, SCORING, Steps, fill
+from tests.bench.filled import ATTENTION, HOT, SCORING, Steps, fill
 from tests.bench.long import BACK, CONTEXT, Result, Size, measure, numbers, plot, section
 
 
@@ -44,7 +44,7 @@ def test_a_small_model_is_measured_at_every_size(tiny: Subject) -> None:
     assert asked == [(2, 32, 128)] * 3
     assert [size.positions for size in result.sizes] == [32, 256, 1024]
     for size in result.sizes:
-        parts = (size.whole, size.sliding, size.attention, size.scoring)
+        parts = (size.whole, size.sliding, size.attention, size.hot, size.scoring)
         assert all(len(part) == 2 and min(part) > 0 for part in parts)
     assert (len(result.read), len(result.dots)) == (2, 2)
     assert result.state_bytes == result.predicted_bytes
@@ -66,7 +66,8 @@ def test_the_state_is_filled_and_operators_are_timed_in_a_step(tiny: Subject) ->
             assert len(rows.unique(dim=0)) == len(rows)
     steps = Steps(engine, tiny, width=1)
     times = steps.operators(200)
-    assert list(times) == [SCORING, ATTENTION]
+    assert list(times) == [SCORING, ATTENTION, HOT]
+    assert min(times.values()) > 0
     assert 0 < sum(times.values()) < 10 * steps.whole(200) + 1
     with torch.inference_mode():
         assert steps.sliding(200) > 0
@@ -84,6 +85,7 @@ def made_up(name: str, attention: float, scoring: float, *, state: int = 100) ->
             whole=[9.0, 8.0, 10.0],
             sliding=[3.0] * 3,
             attention=[1.0 if positions < CONTEXT else attention] * 3,
+            hot=[0.5] * 3,
             scoring=[scoring] * 3,
         )
         for positions in (8192, CONTEXT)
@@ -130,4 +132,8 @@ def test_the_section_and_the_plot(tmp_path: Path) -> None:
     assert made.plots == ("plots/long.png",)
     assert [row[0] for row in made.tables[0].rows] == ["8,192", "1,048,576"]
     assert made.tables[0].rows[0][1] == "9000.000 (8000.000 to 10000.000)"
+    assert made.tables[0].rows[1][3:5] == (
+        "1250.000 (1250.000 to 1250.000)",
+        "500.000 (500.000 to 500.000)",
+    )
     assert made.tables[2].rows[0] == ("large", "0.0", "0.0", "1.0000", "0.0")

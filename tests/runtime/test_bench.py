@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from runtime.bench.host import host_seconds, nothing
 from runtime.bench.kinds import StepProfile
 from runtime.bench.plots import write_plots
 from runtime.bench.roof import ReadSpeed
-from runtime.bench.run import Case, Options, Result, Subject, measure
+from runtime.bench.run import Case, Options, Result, Subject, check, measure, tokens_needed
 from runtime.bench.tables import memory_share, ratios, tables, to_json, tokens_per_second
 from runtime.engine import Engine
 from runtime.exchange import Committed, Turn
@@ -56,6 +57,14 @@ def result(checkpoint: Checkpoint) -> Result:
         plan=EnginePlan(prefill=(16,)),
     )
     return measure(subject, OPTIONS, lambda _: None)
+
+
+def test_the_models_last_position_can_be_measured(checkpoint: Checkpoint) -> None:
+    room = checkpoint.config.max_positions - tokens_needed(OPTIONS)
+    weights = checkpoint.load()
+    check(checkpoint.config, weights, replace(OPTIONS, prefix=room))
+    with pytest.raises(ValueError, match="positions are needed, the model has"):
+        check(checkpoint.config, weights, replace(OPTIONS, prefix=room + 1))
 
 
 @pytest.mark.parametrize(

@@ -134,8 +134,6 @@ class Kept:
 
     def watch(self, scheduler: Scheduler) -> None: ...
 
-    def refused(self, error: Exception) -> None: ...
-
     def seen(self, outputs: Sequence[Output]) -> None:
         self.reasons += [output.end.reason for output in outputs if output.end is not None]
 
@@ -144,8 +142,6 @@ class Careless:
     """An observer that fails."""
 
     def watch(self, scheduler: Scheduler) -> None: ...
-
-    def refused(self, error: Exception) -> None: ...
 
     def seen(self, outputs: Sequence[Output]) -> None:
         raise ZeroDivisionError("of the observer")

@@ -5,6 +5,7 @@ The clock and what others take are the test's own, so nothing here depends on th
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -90,6 +91,32 @@ def test_what_does_not_pass_is_told_in_limited_time(monkeypatch: pytest.MonkeyPa
     machine = Machine(busy=lambda _: 0.5)
     assert machine.timed(monkeypatch).doubt == "others took 50% of the processors"
     assert machine.rounds > ROUNDS
+
+
+@pytest.mark.parametrize("lines", ["", "\n\n \n", "cpu0\n", "cpu0 \ncpu1\n", "cpu", "intr 5 x\n"])
+def test_a_system_that_tells_little_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lines: str
+) -> None:
+    monkeypatch.setattr(timing, "_STAT", tmp_path / "stat")
+    monkeypatch.setattr(timing.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(timing.os, "sysconf", lambda _: 100)
+    monkeypatch.setattr(timing.time, "process_time", lambda: 0.0)
+    assert timing._taken_by_others() == 0
+    (tmp_path / "stat").write_text(lines, encoding="utf-8")
+    assert timing._taken_by_others() == 0
+    (tmp_path / "stat").write_text(
+        f"cpu 9 9 9 9\n{lines}\ncpu0 1 2 4 800 1600 8 16 32 64 128\ncpu1 1 2 4 800\ncpu2 9 9 9\n",
+        encoding="utf-8",
+    )
+    assert timing._taken_by_others() == (1 + 2 + 4 + 8 + 16 + 32 + 1 + 2 + 4) / 100
+
+
+def test_there_are_runs_and_rounds_to_compare(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AssertionError, match="something to time"):
+        timed([])
+    monkeypatch.setattr(timing, "ROUNDS", 1)
+    with pytest.raises(AssertionError, match="two rounds"):
+        timed([("one", lambda: None)])
 
 
 def test_what_others_took_is_read_from_the_system() -> None:

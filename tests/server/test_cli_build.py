@@ -21,6 +21,8 @@ from graphs.ops.build import KernelBuildError, set_isa, set_threads
 from server import cli_build, cli_engine
 from server.cli import app
 from server.cli_build import progress_bar
+from server.cli_serve import open_served
+from server.config import ModelSection, ServeConfig
 from tests.artifacts import copy_of, eager_artifact, edit
 from tests.server.tiny_checkpoint import write_checkpoint
 
@@ -67,6 +69,20 @@ def generated(checkpoint: Path, *arguments: object) -> tuple[list[dict[str, Any]
 
 def tokens(lines: list[dict[str, Any]]) -> list[int]:
     return [token for line in lines[:-1] for token in line["token_ids"]]
+
+
+def test_serving_leaves_a_processor_to_others(
+    checkpoint: Path, artifact: tuple[Path, Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one answer runs: its messages have to be sent. A command alone uses all."""
+    spared = list[int]()
+    monkeypatch.setattr(cli_engine, "Processors", lambda *, spare: spared.append(spare))
+    generated(checkpoint, "--artifact", artifact[0])
+    model = ModelSection(
+        checkpoint=checkpoint, artifact=artifact[0], precision="fp32", context=256, slots=1
+    )
+    open_served(ServeConfig(model=model)).service.close()
+    assert spared == [0, 1]
 
 
 def test_build_prints_the_digest_and_tells_the_rest_to_people(

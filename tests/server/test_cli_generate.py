@@ -152,6 +152,17 @@ def test_user_errors_are_one_line_and_exit_code_2(
     assert result.stdout == ""
 
 
+def test_the_last_position_can_be_used(tmp_path: Path) -> None:
+    folder, asked = write_checkpoint(tmp_path / "c", positions=64), ("--prompt", PROMPT, "--json")
+    prompt = lines(call("generate", folder, *asked, "--max-tokens", 1))[-1]["prompt_tokens"]
+    most = 64 - prompt
+    last = lines(call("generate", folder, *asked, "--max-tokens", most, "--ignore-eos"))[-1]
+    assert last["completion_tokens"] == most
+    result = call("generate", folder, *asked, "--max-tokens", most + 1)
+    assert result.exit_code == 2
+    assert f"--max-tokens {most + 1} do not fit the model's 64 positions" in result.stderr
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["--spec-tokens", 4], ["--precision", "fp16"], ["--no-such-flag"], ["--max-tokens", "many"]],

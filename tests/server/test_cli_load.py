@@ -126,9 +126,13 @@ def test_what_a_user_can_get_wrong_is_one_line(arguments: tuple[str, ...], said:
 
 def test_lengths_have_to_fit_the_worker(worker: Running) -> None:
     address = worker.worker.listeners[0].address
-    code, _, err = bench("--address", address, "--concurrency", "1", "--prompt", "250")
+    asked = ("--address", address, "--concurrency", "1", "--requests", "1", "--prompt", "250")
+    code, _, err = bench(*asked, "--answer", "7")
     assert code == 2
-    assert "do not fit the worker's 256 positions" in err
+    assert "250 and 7 tokens do not fit the worker's 256 positions" in err
+    code, out, _ = bench(*asked, "--answer", "6", "--json")
+    assert code == 0
+    assert json.loads(out)["statuses"] == {"OK": 1}
 
 
 def test_a_worker_that_is_not_there_is_a_failure(tmp_path: Path) -> None:

@@ -6,18 +6,22 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
+from fourstep.v1 import control_pb2, control_pb2_grpc
 from fourstep.v1 import inference_pb2 as pb
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client import CollectorRegistry
 
+from server.config import ListenerConfig
 from server.operations import interceptor
 from server.operations.interceptor import UNKNOWN, Calls
+from server.operations.operations import Operations
 from server.rpc.guard import Guard
 from tests.server.operations.watched import (
     GENERATE,
@@ -28,7 +32,8 @@ from tests.server.operations.watched import (
     Watched,
     watched,
 )
-from tests.server.rpc.working import until
+from tests.server.rpc.working import running_as, tiny_config, until
+from tests.server.tiny_checkpoint import write_checkpoint
 
 CHECK, WATCH = "grpc.health.v1.Health/Check", "grpc.health.v1.Health/Watch"
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -204,6 +209,23 @@ def test_a_caller_makes_no_labels(server: Watched, lines: Lines) -> None:
     assert not lines.found
 
 
+def test_two_listeners_that_find_a_port_are_told_apart(
+    tmp_path: Path,
+) -> None:
+    anywhere = ListenerConfig(address="127.0.0.1:0")
+    config = tiny_config(write_checkpoint(tmp_path / "tiny"), listeners=(anywhere, anywhere))
+    with (
+        Operations(config.operations) as operations,
+        running_as(config, operations=operations) as made,
+        grpc.insecure_channel(made.worker.listeners[1].address) as channel,
+    ):
+        control_pb2_grpc.ControlStub(channel).GetLoad(control_pb2.GetLoadRequest())
+        for one, calls in zip(made.worker.listeners, (None, 1.0), strict=True):
+            labels = {"listener": one.address, "rpc": "fourstep.v1.Control/GetLoad"}
+            value = operations.metrics.registry.get_sample_value
+            assert value("fourstep_calls_begun_total", labels) == calls
+
+
 def test_a_server_that_is_gone_is_not_kept() -> None:
     """Nor the model behind it: what is made of its handlers is its own."""
     gone = asked_once()
@@ -219,7 +241,7 @@ def asked_once() -> weakref.ref[Servicer]:
     async def found(_: object) -> Any:
         return handler
 
-    for one in (*Calls(CollectorRegistry()).interceptors(LISTENER), Guard()):
+    for one in (*Calls(CollectorRegistry()).interceptors(lambda: LISTENER), Guard()):
         made = asyncio.run(one.intercept_service(found, details))
         again = asyncio.run(one.intercept_service(found, details))
         assert made is again

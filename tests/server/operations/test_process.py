@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -143,7 +144,7 @@ def test_one_life(process: Process) -> None:
     assert metrics["fourstep_serving"] == 1
     for code in ("OK", "INVALID_ARGUMENT"):
         rpc = "fourstep.v1.Inference/Generate"
-        assert metrics["fourstep_calls_total", code, "127.0.0.1:0", rpc] == 1
+        assert metrics["fourstep_calls_total", code, listener, rpc] == 1
     assert metrics["process_open_fds"] > 0
     assert not [name for name in metrics if "_created" in str(name)]
 
@@ -155,6 +156,23 @@ def test_one_life(process: Process) -> None:
     process.wait_for("stopped")
     assert SECRET not in process.text
     assert "".join(message.text for message in messages) not in process.text
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_do_not_turn_a_clean_end_into_another(
+    process: Process, number: signal.Signals
+) -> None:
+    """The first, one in a hurry, and those that come while the interpreter ends."""
+    process.wait_for("serving")
+    process.process.send_signal(number)
+    process.wait_for("draining")
+    process.process.send_signal(number)
+    process.wait_for("stopped")
+    while process.process.poll() is None:
+        process.process.send_signal(number)
+        time.sleep(0.005)
+    assert process.process.wait() == 0, process.text
+    assert "Traceback" not in process.text
 
 
 def test_a_failure_is_told_and_is_the_end(tmp_path: Path) -> None:

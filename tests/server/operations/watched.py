@@ -100,7 +100,7 @@ def watched(
 
     async def main() -> None:
         calls = Calls(registry, traces=traces)
-        server = grpc.aio.server(interceptors=(*calls.interceptors(LISTENER), *inner))
+        server = grpc.aio.server(interceptors=(*calls.interceptors(lambda: LISTENER), *inner))
         inference_pb2_grpc.add_InferenceServicer_to_server(Servicer(), server)
         servicer = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
         health_pb2_grpc.add_HealthServicer_to_server(servicer, server)

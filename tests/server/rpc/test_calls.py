@@ -10,7 +10,7 @@ from fourstep.v1 import inference_pb2 as pb
 
 from server.rpc import served
 from server.rpc.calls import seconds_left
-from server.rpc.served import Asked, DrainingError
+from server.rpc.served import Asked
 from tests.server.rpc.working import Running, reason_of, text_request, until
 
 
@@ -50,28 +50,14 @@ def test_cancel_ends_a_request_that_is_being_read(worker: Running, gate: threadi
     assert len(list(worker.inference.Generate(named()))) > 1  # the id is free again
 
 
-def test_an_id_is_in_use_from_the_beginning(
-    worker: Running, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counted = refusals(worker, monkeypatch)
+def test_an_id_is_in_use_from_the_beginning(worker: Running, gate: threading.Event) -> None:
     first = worker.inference.Generate(named())
     until(lambda: len(worker.served._open) == 1)
     with pytest.raises(grpc.RpcError) as caught:
         list(worker.inference.Generate(named()))
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-    assert counted == [ValueError]
     gate.set()
     assert list(first)[-1].HasField("end")
-
-
-def test_who_comes_too_late_is_counted(worker: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once, though it is refused before it is read, and would be behind that."""
-    counted = refusals(worker, monkeypatch)
-    monkeypatch.setattr(worker.served, "draining", True)
-    with pytest.raises(grpc.RpcError) as caught:
-        list(worker.inference.Generate(named()))
-    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
-    assert counted == [DrainingError]
 
 
 def test_who_was_let_in_and_asks_too_late_is_sent_away(
@@ -98,17 +84,6 @@ def test_who_was_let_in_and_asks_too_late_is_sent_away(
         list(call)
     assert reason_of(caught.value) == "LEAVING"
     assert not worker.served._open
-
-
-def refusals(worker: Running, monkeypatch: pytest.MonkeyPatch) -> list[type[Exception]]:
-    """Of requests, as metrics are told of them."""
-    found: list[type[Exception]] = []
-
-    def refused(error: Exception) -> None:
-        found.append(type(error))
-
-    monkeypatch.setattr(worker.served.service._observer, "refused", refused)
-    return found
 
 
 def test_who_leaves_while_it_is_read_runs_nothing(worker: Running, gate: threading.Event) -> None:

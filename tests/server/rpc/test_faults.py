@@ -28,6 +28,7 @@ from server.rpc.served import Asked
 from server.vllm import asking as gateway_asking
 from tests.server.rpc.test_inference import health, idle, joined
 from tests.server.rpc.working import CONTEXT, Running, running, text_request, tiny_config, until
+from tests.server.tiny_checkpoint import write_checkpoint
 
 SOURCES: dict[str, Any] = {
     "json_schema": '{"type": "integer"}',
@@ -232,6 +233,14 @@ def test_a_context_that_the_model_does_not_have_is_refused(worker: Running, fold
     longer = dataclasses.replace(config.model, context=most + 1)
     with pytest.raises(ValueError, match=f"context = {most + 1}: the model has {most} positions"):
         open_served(dataclasses.replace(config, model=longer))
+
+
+def test_the_whole_context_of_the_model_can_be_served(tmp_path: Path) -> None:
+    with running(write_checkpoint(tmp_path / "tiny", positions=CONTEXT)) as worker:
+        asked = pb.Prompt(token_ids=pb.TokenIds(ids=[1] * (CONTEXT - 12)))
+        request = text_request()
+        request.prompt.CopyFrom(asked)
+        assert code_of(worker, request) == "OK"
 
 
 def test_the_context_is_told_with_a_prompt(worker: Running) -> None:

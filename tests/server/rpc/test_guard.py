@@ -1,8 +1,9 @@
 """Bytes that are no message, and faults of our own: a clean status, and a worker that goes on."""
 
+import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
@@ -11,6 +12,7 @@ from fourstep.v1 import inference_pb2 as pb
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from server.rpc import guard
+from server.rpc.handlers import behaviour_of, refusing
 from server.rpc.served import Asked
 from tests.server.rpc.working import Running, text_request
 
@@ -83,6 +85,40 @@ def test_a_fault_of_ours_is_named_and_quotes_nothing(
     assert PROMPT not in caplog.text
     assert not worker.served._open
     assert list(worker.inference.Generate(request))[-1].HasField("end")
+
+
+def test_a_stream_ends_with_what_it_was_made_of() -> None:
+    """Not some time later: what it holds is given back where it is closed."""
+    ended = list[bool]()
+
+    async def behaviour(request: bytes, context: Any) -> AsyncIterator[bytes]:
+        try:
+            yield request
+        finally:
+            ended.append(True)
+
+    async def received() -> AsyncIterator[bytes]:
+        yield b"x"
+
+    async def found(_: object) -> Any:
+        return grpc.unary_stream_rpc_method_handler(behaviour, request_deserializer=bytes)
+
+    async def main() -> None:
+        details: Any = None
+        handler = await guard.Guard().intercept_service(found, details)
+        messages = behaviour_of(handler)(received(), None)
+        assert await anext(messages) == b"x"
+        await messages.aclose()
+        assert ended
+
+    asyncio.run(main())
+
+
+def test_what_is_refused_alike_is_one_handler() -> None:
+    """Made once: what others put around it is kept by it."""
+    full = grpc.StatusCode.UNAUTHENTICATED, "a token is needed"
+    assert refusing(*full) is refusing(*full)
+    assert refusing(*full) is not refusing(full[0], "another text")
 
 
 def test_other_kinds_of_methods_go_through(worker: Running) -> None:
