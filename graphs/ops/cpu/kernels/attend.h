@@ -138,6 +138,10 @@ class Attend {
       int64_t id = piece.octets[i < piece.count ? i : piece.count - 1];
       int64_t octet = blocks[id / per_block] * per_block + id % per_block;
       places[i] = (octet * kOctet * job.groups + piece.group) * job.width;
+      // Its pages, of which a far context has one or two an octet: walks to them overlap here.
+      const X* from = (const X*)job.k + places[i];
+      __builtin_prefetch(from, 0, 2);
+      __builtin_prefetch(from + ((kOctet - 1) * job.groups + 1) * job.width - 1, 0, 2);
     }
   }
 
