@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,39 +82,41 @@ def build_artifact(
         out.parent.mkdir(parents=True, exist_ok=True)
         _remove_left(out)
         scratch = Path(tempfile.mkdtemp(prefix=f".{out.name}.{_SCRATCH}", dir=out.parent))
-    try:
-        with _held(scratch), writing(out.parent, cache_folder()):
-            _fill(config, weights, scratch, options, progress or (lambda *_: None))
-        scratch.chmod(0o755)
-        scratch.rename(out)
-    except BaseException:
-        shutil.rmtree(scratch)
-        raise
+    with _held(scratch):  # until it has the name of the target
+        try:
+            with writing(out.parent, cache_folder()):
+                _fill(config, weights, scratch, options, progress or (lambda *_: None))
+            scratch.chmod(0o755)
+            scratch.rename(out)
+        except BaseException:
+            shutil.rmtree(scratch)
+            raise
     return Artifact.open(out)
 
 
 def _remove_left(out: Path) -> None:
     """Scratch of this target that nobody holds any more."""
     for left in out.parent.glob(f".{glob.escape(out.name)}.{_SCRATCH}*"):
-        with _held(left) as free:
-            if free:
+        with _held(left) as held:
+            if held and left.exists():  # who held it may have given it the target's name
                 shutil.rmtree(left)
 
 
 @contextmanager
 def _held(folder: Path) -> Iterator[bool]:
-    """Locked until the block or this process ends, unless another holds it; whether it is."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        yield _taken(number)
-    finally:
-        os.close(number)
+    """Locked until the block or this process ends; whether it is."""
+    with ExitStack() as stack:
+        yield _taken(folder, stack)
 
 
-def _taken(number: int) -> bool:
+def _taken(folder: Path, stack: ExitStack) -> bool:
+    """Not where another holds it, where it is gone or another user's, and where the file system,
+    as of a network, has no locks of folders."""
     try:
+        number = os.open(folder, os.O_RDONLY)
+        stack.callback(os.close, number)
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError:
         return False
     return True
 
