@@ -1,13 +1,8 @@
 """A build's folder appears whole or not at all, and a program that is wrong is never written."""
 
-import errno
-import fcntl
 import json
-import os
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,87 +55,6 @@ def test_costs_to_doubt_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     [remark] = [what for what, _, total in said if not total]
     assert remark.startswith("the timing is doubtful, rounds differ by 150%: ")
     assert "build again in a quiet hour" in remark
-
-
-def test_what_killed_builds_left_goes_with_the_next(tmp_path: Path) -> None:
-    """Of this target alone, and neither what somebody still fills nor what is no scratch."""
-    left = tmp_path / ".out[1].fourstep-build-left"
-    others = ".out[1].fourstep-build-held", ".out[1].mine", ".out1.fourstep-build-left"
-    for folder in (left, *(tmp_path / name for name in others)):
-        folder.mkdir()
-        (folder / "file").touch()
-    with build._held(tmp_path / others[0]) as held:
-        assert held
-        built(tmp_path / "out[1]")
-    assert {path.name for path in tmp_path.iterdir()} == {"out[1]", *others}
-
-
-def test_scratch_is_held_while_it_is_filled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill = build._fill
-
-    def beside(config: Any, weights: Any, scratch: Path, *rest: Any) -> None:
-        build._remove_left(tmp_path / "out")
-        fill(config, weights, scratch, *rest)
-
-    monkeypatch.setattr(build, "_fill", beside)
-    built(tmp_path / "out")
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_what_has_just_got_its_name_is_no_scratch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another build of the same target looks around when a first one ends."""
-    rename, seen = Path.rename, list[set[str]]()
-
-    def watched(scratch: Path, out: Path) -> Path:
-        build._remove_left(out)
-        seen.append({path.name for path in scratch.iterdir()})
-        return rename(scratch, out)
-
-    monkeypatch.setattr(Path, "rename", watched)
-    artifact = built(tmp_path / "out")
-    assert seen == [{path.name for path in artifact.folder.iterdir()}]
-
-    scratch = tmp_path / ".new.fourstep-build-one"
-    scratch.mkdir()
-    taken = build._taken
-
-    def late(folder: Path, stack: ExitStack) -> bool:
-        held = taken(folder, stack)
-        if folder == scratch:
-            rename(scratch, tmp_path / "new")
-        return held
-
-    monkeypatch.setattr(build, "_taken", late)
-    build._remove_left(tmp_path / "new")
-    assert (tmp_path / "new").is_dir()
-
-
-@pytest.mark.parametrize(
-    ("where", "name", "number"),
-    [(os, "open", errno.EACCES), (os, "open", errno.ENOENT), (fcntl, "flock", errno.EBADF)],
-)
-def test_what_cannot_be_held_is_let_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: Any, name: str, number: int
-) -> None:
-    """Another user's, or gone; or no folder can be, as on a network: there is a build all the
-    same."""
-    scratch = tmp_path / ".out.fourstep-build-theirs"
-    scratch.mkdir()
-    real = getattr(where, name)
-
-    def refused(what: Any, *rest: Any) -> int:
-        if name == "flock" or what == scratch:
-            raise OSError(number, os.strerror(number))
-        return real(what, *rest)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(build, where.__name__, SimpleNamespace(**{**vars(where), name: refused}))
-        built(tmp_path / "out")
-    assert {path.name for path in tmp_path.iterdir()} == {"out", scratch.name}
 
 
 def test_an_existing_folder_is_never_touched(tmp_path: Path) -> None:
