@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from graphs.cache import locked_if_free
@@ -50,7 +50,8 @@ def _new_lock(target: Path) -> Iterator[Path]:
 
 def _remove_left(parent: Path) -> None:
     for lock in parent.glob(f".*.{_MARK}*{_LOCK}"):
-        with locked_if_free(lock) as free:
+        # Another user's is theirs to remove.
+        with suppress(PermissionError), locked_if_free(lock) as free:
             if free:
                 if (folder := lock.with_suffix("")).exists():  # killed before it was made
                     shutil.rmtree(folder)

@@ -69,6 +69,23 @@ def test_what_somebody_fills_is_not_removed(tmp_path: Path) -> None:
     assert names(tmp_path) == {"out", "another"}
 
 
+def test_what_another_user_left_is_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = leave(tmp_path, "theirs")
+
+    @contextmanager
+    def of_users(lock: Path) -> Iterator[bool]:
+        if lock == left:
+            raise PermissionError
+        with locked_if_free(lock) as free:
+            yield free
+
+    monkeypatch.setattr(scratch, "locked_if_free", of_users)
+    fill(tmp_path / "out")
+    assert names(tmp_path) == {"out", left.name, left.with_suffix("").name}
+
+
 def test_a_lock_that_was_taken_for_left_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
