@@ -1,8 +1,8 @@
 """The user's cache folder, and the locks that let one process at a time fill a part of it.
 
 Knows the XDG rule. Does not know what is cached: kernels and artifacts choose their own names.
-Keeps true: a lock file stays, since removing it would let two processes lock different files of one
-name; a lock ends with the process that holds it.
+Keeps true: two processes never hold locks of one name, so what `locked` locked stays, and what
+`locked_if_free` locked may be removed while it is held; a lock ends with the process that holds it.
 """
 
 import fcntl
@@ -35,9 +35,15 @@ def locked(path: Path, waiting: Waiting | None = None) -> Iterator[None]:
 
 @contextmanager
 def locked_if_free(path: Path) -> Iterator[bool]:
-    """Hold the lock file at `path` unless another process does; whether it is held here."""
-    with path.open("w") as file:
-        yield _taken(file)
+    """Hold the lock file at `path` unless another process does or removes it; whether it is held
+    here, and may be removed."""
+    try:
+        file = path.open("r+")
+    except FileNotFoundError:
+        yield False
+        return
+    with file:
+        yield _taken(file) and _is_at(path, file)
 
 
 def _taken(file: IO[str]) -> bool:
@@ -46,3 +52,11 @@ def _taken(file: IO[str]) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _is_at(path: Path, file: IO[str]) -> bool:
+    """Who locked it before may have removed it."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False

@@ -35,8 +35,8 @@ def writing(*folders: Path) -> Iterator[None]:
     except Exception as error:
         if _is_something_else(error):
             raise
-        asked = dict.fromkeys((*map(_existing, folders), _temporary(), *_shared()))
-        full = [folder for folder in asked if not _takes_more(folder)]
+        asked = dict.fromkeys((*map(_existing, folders), _temporary()))
+        full = [folder for folder in (*asked, *_shared()) if not _takes_more(folder)]
         # A compiler removes what it could not finish, so there may be room again.
         if not full and _says_full(error):
             full = sorted(asked, key=_free)[:1]

@@ -2,18 +2,12 @@
 
 Knows the order of the work and the folder's life: everything happens in a scratch folder beside the
 target, which appears whole or not at all. Does not know how a program is compiled or what a cost
-means. Keeps true: what is written was run and compared first; no weight is in it; what a build left
-that was killed goes with the next of the same target.
+means. Keeps true: what is written was run and compared first; no weight is in it.
 """
 
-import fcntl
-import glob
-import os
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,9 +37,9 @@ from runtime.costs import measure
 from runtime.engine import DTYPES, Precision
 from runtime.programs import COMPILERS
 from runtime.resident import resident
+from runtime.scratch import scratch_beside
 
 Progress = Callable[[str, int, int], object]  # what, done, of how many; of none: a remark
-_SCRATCH = "fourstep-build-"
 _CONTEXT = 1024  # positions that programs are checked on, if no chunk is longer
 
 
@@ -76,47 +70,20 @@ def build_artifact(
 
     Raises ValueError if it does, KernelBuildError, ProgramError, DiskError.
     """
-    if out.exists():
-        raise ValueError(f"{out} exists already; name a new folder, or remove it first")
-    with writing(out.parent, cache_folder()):
+    _check_new(out)
+    folders = out.parent, cache_folder()
+    with writing(*folders):
         out.parent.mkdir(parents=True, exist_ok=True)
-        _remove_left(out)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{out.name}.{_SCRATCH}", dir=out.parent))
-    try:
-        with _held(scratch), writing(out.parent, cache_folder()):
+        # The inner one looks before what was written is removed.
+        with scratch_beside(out) as scratch, writing(*folders):
             _fill(config, weights, scratch, options, progress or (lambda *_: None))
-        scratch.chmod(0o755)
-        scratch.rename(out)
-    except BaseException:
-        shutil.rmtree(scratch)
-        raise
+            _check_new(out)  # others may have built it meanwhile
     return Artifact.open(out)
 
 
-def _remove_left(out: Path) -> None:
-    """Scratch of this target that nobody holds any more."""
-    for left in out.parent.glob(f".{glob.escape(out.name)}.{_SCRATCH}*"):
-        with _held(left) as free:
-            if free:
-                shutil.rmtree(left)
-
-
-@contextmanager
-def _held(folder: Path) -> Iterator[bool]:
-    """Locked until the block or this process ends, unless another holds it; whether it is."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        yield _taken(number)
-    finally:
-        os.close(number)
-
-
-def _taken(number: int) -> bool:
-    try:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def _check_new(out: Path) -> None:
+    if out.exists():
+        raise ValueError(f"{out} exists already; name a new folder, or remove it first")
 
 
 def _fill(

@@ -2,18 +2,16 @@
 
 Knows the cache's names: one folder for each combination of everything an artifact depends on, so
 that different settings never meet. Keeps true: of two processes that need the same artifact one
-builds and the other waits for it; what builds left that were killed goes with the next; an artifact
-is never removed, since others may use it.
+builds and the other waits for it; an artifact is never removed, since others may use it.
 """
 
 import dataclasses
 import hashlib
 import json
-import shutil
 from pathlib import Path
 
 from graphs.artifact import Artifact
-from graphs.cache import cache_folder, locked, locked_if_free
+from graphs.cache import cache_folder, locked
 from graphs.config import ModelConfig
 from graphs.digests import layout_digest, source_digest
 from graphs.weights import ModelWeights
@@ -59,7 +57,6 @@ def find_or_build(
     if not folder.exists():
         with locked(folder.with_suffix(".lock"), waiting):
             if not folder.exists():
-                _remove_left(folder)
                 return build_artifact(config, weights, folder, options, progress=progress)
     return Artifact.open(folder)
 
@@ -68,22 +65,3 @@ def cache_size() -> tuple[int, int]:
     """Artifacts in the cache, and their bytes."""
     folders = [path for path in _artifacts().glob("[!.]*") if path.is_dir()]
     return len(folders), sum(file.stat().st_size for one in folders for file in one.iterdir())
-
-
-def _remove_left(folder: Path) -> None:
-    """Scratch of builds that were killed: nobody holds the lock of its artifact, or it is that of
-    `folder`, whose lock is held here."""
-    for left in folder.parent.glob(".*.*"):
-        name = left.name.split(".")[1]
-        if name == folder.name:
-            _remove(left)
-            continue
-        with locked_if_free(folder.with_name(f"{name}.lock")) as free:
-            if free:
-                _remove(left)
-
-
-def _remove(left: Path) -> None:
-    """To be called under the lock; who had it before may have removed it already."""
-    if left.is_dir() and not left.is_symlink():  # anything else is not ours
-        shutil.rmtree(left)

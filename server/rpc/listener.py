@@ -69,7 +69,7 @@ class Listener:
             reflection.enable_server_reflection(names, self._server)
         secure = None if config.tls is None else credentials(config.tls)
         self.port, self.address = bind(self._server, config.address, secure), config.address
-        if config.address.endswith(":0"):
+        if not config.address.startswith("unix:"):
             self.address = f"{host_of(config.address)}:{self.port}"  # that was found
 
     async def start(self) -> None:

@@ -57,33 +57,6 @@ def test_costs_to_doubt_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "build again in a quiet hour" in remark
 
 
-def test_what_killed_builds_left_goes_with_the_next(tmp_path: Path) -> None:
-    """Of this target alone, and neither what somebody still fills nor what is no scratch."""
-    left = tmp_path / ".out[1].fourstep-build-left"
-    others = ".out[1].fourstep-build-held", ".out[1].mine", ".out1.fourstep-build-left"
-    for folder in (left, *(tmp_path / name for name in others)):
-        folder.mkdir()
-        (folder / "file").touch()
-    with build._held(tmp_path / others[0]) as held:
-        assert held
-        built(tmp_path / "out[1]")
-    assert {path.name for path in tmp_path.iterdir()} == {"out[1]", *others}
-
-
-def test_scratch_is_held_while_it_is_filled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill = build._fill
-
-    def beside(config: Any, weights: Any, scratch: Path, *rest: Any) -> None:
-        build._remove_left(tmp_path / "out")
-        fill(config, weights, scratch, *rest)
-
-    monkeypatch.setattr(build, "_fill", beside)
-    built(tmp_path / "out")
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
 def test_an_existing_folder_is_never_touched(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ValueError, match="exists already; name a new folder"):

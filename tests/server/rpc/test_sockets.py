@@ -19,7 +19,7 @@ DIES = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1
 
 
 def test_a_socket_is_its_owners_and_replaces_a_dead_one(tmp_path: Path) -> None:
-    path = tmp_path / "socket"
+    path = tmp_path / "socket:0"  # which is its name, and no port to be found
     subprocess.run([sys.executable, "-c", DIES, str(path)], check=True)
     assert stat.S_ISSOCK(path.stat().st_mode)
     listeners = (ListenerConfig(address=f"unix:{path}"),)

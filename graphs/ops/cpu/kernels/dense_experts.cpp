@@ -102,13 +102,17 @@ struct Layer {
     int64_t blocks = (any.out + kBlock - 1) / kBlock, matrices = job.count * count;
     int64_t bytes = matrices * any.out * any.row_bytes();
     int64_t grain = pieces_at_once(matrices * blocks, bytes, job.assignments / job.count);
+    auto matrix = [&](int64_t i) -> const Matrix& {
+      return job.experts[i / count].*all[i % count].matrix;
+    };
     parallel_for(matrices * blocks, grain, [&](int64_t piece, int64_t last) {
       for (; piece < last; ++piece) {
-        int64_t index = piece / blocks, begin = piece % blocks * kBlock, end = begin + kBlock;
-        if (end >= any.out && ++index < matrices)
-          soon(job.experts[index / count].*all[index % count].matrix);
-        index = piece / blocks;
-        block(all[index % count], job.experts[index / count], begin, end < any.out ? end : any.out);
+        int64_t i = piece / blocks, begin = piece % blocks * kBlock, end = begin + kBlock;
+        if (end >= any.out) {
+          end = any.out;
+          if (i + 1 < matrices) soon(matrix(i + 1));
+        }
+        block(all[i % count], job.experts[i / count], begin, end);
       }
     });
   }
