@@ -118,14 +118,14 @@ def inspect_command(
 
     from graphs.checkpoint import Checkpoint
     from graphs.inspect import inspect_checkpoint
-    from server.cli_inspect import render
+    from server.cli_inspect import noting, render
     from server.errors import user_errors
 
-    with user_errors(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the report lists them
-        report = inspect_checkpoint(
-            Checkpoint.open(checkpoint), context=context, sequences=sequences
-        )
+    with user_errors(), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")  # the report lists them
+        opened = Checkpoint.open(checkpoint)
+        report = inspect_checkpoint(opened, context=context, sequences=sequences)
+    report = noting(report, [str(warning.message) for warning in told])
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=2))
     else:

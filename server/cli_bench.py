@@ -23,6 +23,7 @@ from graphs.plan import EnginePlan
 from graphs.synthetic import SyntheticDims
 from graphs.synthetic_weights import write_synthetic
 from graphs.weights import ModelWeights
+from runtime.bench.drawing import ready
 from runtime.bench.plots import write_plots
 from runtime.bench.run import ForcedError, Options, Subject, check, measure
 from runtime.bench.tables import LEGEND, Table, tables, to_json
@@ -50,6 +51,9 @@ class BenchOptions:
 def run(options: BenchOptions) -> None:
     """Measure and print. Raises typer.Exit: 2 for a user's mistake, 1 for a failure."""
     console = Console(stderr=True, highlight=False)
+    if options.plots is not None:
+        with user_errors():
+            ready(options.plots)
     with _checkpoint(options) as (checkpoint, weights):
         with user_errors():
             subject = _subject(checkpoint.config, weights, options, console)

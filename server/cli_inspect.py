@@ -4,7 +4,9 @@ Knows wording and layout only. Keeps true: every number shown is in the report, 
 same.
 """
 
+import dataclasses
 import itertools
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -15,6 +17,12 @@ from graphs.inspect import Report, TpOption
 from graphs.sku import RESERVE, Fit
 from graphs.state import BLOCK
 from server.errors import printable
+
+
+def noting(report: Report, warnings: Sequence[str]) -> Report:
+    """With all that opening the checkpoint warned of, its own notes among them."""
+    told = (warning.removeprefix(f"{report.folder}: ") for warning in warnings)
+    return dataclasses.replace(report, notes=tuple(dict.fromkeys((*told, *report.notes))))
 
 
 def render(report: Report) -> RenderableType:

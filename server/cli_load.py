@@ -77,6 +77,7 @@ def load_command(
     """Put a load on a worker and tell what its clients see."""
     import grpc.aio
 
+    from runtime.bench.drawing import ready
     from server.client.connection import Target, first_said
     from server.errors import fail, user_errors
     from server.files import read_text
@@ -103,6 +104,8 @@ def load_command(
             plots=plots,
             json=as_json,
         )
+        if plots is not None:
+            ready(plots)
     try:
         run(options)
     except grpc.aio.AioRpcError as error:

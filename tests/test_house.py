@@ -167,3 +167,11 @@ def test_the_targets_of_the_makefile_exist() -> None:
     names = "run test soak lint fmt bench bench-peers nano proto clean"
     for target in names.split():
         assert re.search(rf"^{target}:", text, flags=re.MULTILINE), target
+
+
+@pytest.mark.parametrize("path", [p for p in tracked() if p.suffix in {".py", ".md"}], ids=name_of)
+def test_extras_are_installed_from_the_clone(path: Path) -> None:
+    """The package is on no index."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    wrong = [line for line in lines if re.search(r"pip install .*fourstep\[\w", line)]
+    assert not wrong, name_of(path)

@@ -14,6 +14,6 @@ def ready(folder: Path) -> None:
     try:
         import matplotlib
     except ImportError as error:
-        raise ValueError("plots need matplotlib: pip install 'fourstep[bench]'") from error
+        raise ValueError("plots need an extra: pip install -e '.[bench]' in the clone") from error
     matplotlib.use("Agg")
     folder.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,9 @@ class Traces:
         if not otlp.startswith(("http://", "https://")):
             raise ValueError(f"operations.otlp: {otlp!r} must be http://HOST:PORT or https://")
         if find_spec("opentelemetry") is None or find_spec("opentelemetry.sdk") is None:
-            raise ValueError("operations.otlp: traces need an extra: pip install 'fourstep[otel]'")
+            raise ValueError(
+                "operations.otlp: traces need an extra: pip install -e '.[otel]' in the clone"
+            )
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider

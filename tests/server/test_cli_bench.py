@@ -1,6 +1,7 @@
 """`fourstep bench` on the command line: dims, JSON, tables and what is refused."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,15 @@ def test_what_a_user_can_get_wrong_is_one_line(arguments: list[str], said: str) 
     assert out == ""
     assert said in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_plots_that_cannot_be_drawn_are_refused_before_the_model_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    code, out, err = bench(str(tmp_path / "nowhere"), "--plots", str(tmp_path / "plots"))
+    assert (code, out) == (2, "")
+    assert "pip install -e '.[bench]'" in err
 
 
 def test_a_disk_without_room_for_the_model_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

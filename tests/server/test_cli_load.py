@@ -1,6 +1,7 @@
 """`fourstep bench serve`: both loops against a worker, what is told, what is refused."""
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,18 @@ def test_what_a_user_can_get_wrong_is_one_line(arguments: tuple[str, ...], said:
     assert (code, out) == (2, "")
     assert said in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_plots_that_cannot_be_drawn_are_refused_before_the_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody listens at the address, which is exit code 1 where it is asked."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    address = ("--address", f"unix:{tmp_path / 'nobody'}", "--rate", "1")
+    code, _, err = bench(*address, "--plots", str(tmp_path / "plots"))
+    assert code == 2
+    assert "pip install -e '.[bench]'" in err
+    assert not (tmp_path / "plots").exists()
 
 
 def test_lengths_have_to_fit_the_worker(worker: Running) -> None:

@@ -68,7 +68,7 @@ def _tool(name: str) -> str:
     beside = str(Path(sys.executable).parent)
     path = shutil.which(name, path=os.pathsep.join((beside, os.environ.get("PATH", ""))))
     if path is None:
-        raise RuntimeError(f"{name} is missing: pip install 'fourstep[peers]'")
+        raise RuntimeError(f"{name} is missing: pip install -e '.[peers]'")
     return path
 
 

@@ -118,7 +118,7 @@ def test_no_collector_is_no_trouble() -> None:
 
 def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk", None)
-    with pytest.raises(ValueError, match=r"operations\.otlp: .*fourstep\[otel\]"):
+    with pytest.raises(ValueError, match=r"operations\.otlp: .*'\.\[otel\]'"):
         Traces("http://127.0.0.1:4317")
 
 
