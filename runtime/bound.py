@@ -44,21 +44,27 @@ class Binder:
         chain.inputs.ints[:, 0] = self._model.state.slots
         inputs = (chain.inputs.ints, chain.inputs.mask)
         outputs = (chain.outputs.ints, chain.outputs.logprobs)
-        return self._bind(inputs, outputs, width, chain.verify, chain.draft, chain.residual)
+        draft = chain.draft[: self._chain_length]
+        return self._bind(inputs, outputs, width, chain.verify, draft, chain.residual)
 
     def prefill(self, rows: int) -> Bound:
         chain = prefill_chain(self._model, rows)
         chain.inputs.ints[0] = self._model.state.slots
         inputs = (chain.inputs.ints, chain.inputs.tokens, chain.inputs.mask)
         outputs = (chain.outputs.ints, chain.outputs.logprobs)
-        return self._bind(inputs, outputs, 1, chain.verify, chain.draft, chain.residual)
+        # The first of them remembers the rows, which drafts need whenever they are made.
+        draft = chain.draft[: self._chain_length]
+        verify = (*chain.verify, *draft[:1])
+        return self._bind(inputs, outputs, 1, verify, draft[1:], chain.residual)
 
     def observer(self, rows: int) -> Bound:
         """For `rows` new rows, behind the ones that are always run again."""
         chain = observe_chain(self._model, rows)
         chain.inputs.ints[0] = self._model.state.slots
         outputs = (chain.outputs.ints, chain.hits)
-        return self._bind((chain.inputs.ints,), outputs, chain.rows, (), chain.calls)
+        return self._bind(
+            (chain.inputs.ints,), outputs, chain.rows, (), chain.calls[: self._chain_length]
+        )
 
     def _bind(
         self,
@@ -70,7 +76,7 @@ class Binder:
         residual: Tensor | None = None,
     ) -> Bound:
         verify_steps = self._load(verify)
-        all_steps = verify_steps + self._load(draft[: self._chain_length])
+        all_steps = verify_steps + self._load(draft)
         views = tuple(HostView.of(tensor) for tensor in inputs)
         ints, more = (HostView.of(tensor) for tensor in outputs)
         return Bound(

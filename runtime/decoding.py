@@ -28,9 +28,18 @@ class Decoding:
         _, mask = self._rules.window(())
         return mask
 
-    def begin(self, slot: int, committed: Committed) -> None:
-        """The prompt was run in `slot`, with this result."""
-        self._slot, self._drafts, self.unseen = slot, committed.drafts, 0
+    def left_out(self, start: int, end: int, rows: int) -> int:
+        """How many rows the MTP layers leave out of the prompt's last chunk, from `start` to `end`,
+        with the engine of `rows`: all that one look makes up for, where the policy would not draft
+        behind it."""
+        if self.policy.drafts() or rows not in self._engine.catch_up.sizes:
+            return 0
+        # And the row before: it may have seen another text's token ahead.
+        return end - max(0, start - 1)
+
+    def begin(self, slot: int, committed: Committed, unseen: int = 0) -> None:
+        """The prompt was run in `slot`, with this result; `unseen` rows were left out."""
+        self._slot, self._drafts, self.unseen = slot, committed.drafts, unseen
 
     def set_back(self) -> None:
         """The slot was taken; `begin` comes again."""

@@ -161,9 +161,12 @@ class Engine:
         rows: int,
         slot: int,
         mask: Mask | None = None,
+        *,
+        draft: bool = True,
     ) -> Committed:
         """Run up to `rows` of the prompt's positions from `start`; only the last chunk's result
-        means anything. `mask` has the one row of the first token."""
+        means anything. `mask` has the one row of the first token. Without `draft` the MTP layers
+        have not seen the rows: see `observe`."""
         self._use_processors(alone=False)
         bound = self._prefills[rows]
         ints, tokens = bound.inputs[0].array, bound.inputs[1].array
@@ -173,9 +176,9 @@ class Engine:
         tokens[len(real) :] = 0
         if self._flag(slot, mask):
             bound.inputs[2].array[:] = mask
-        _run(bound.drafting)
+        _run(bound.drafting if draft else bound.runner)
         self._left = bound.residual, (int(ints[2]) - 1,)
-        [committed] = self._read(bound, 1, drafting=True)
+        [committed] = self._read(bound, 1, drafting=draft)
         return committed
 
     @torch.inference_mode()

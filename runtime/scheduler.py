@@ -183,17 +183,21 @@ class Scheduler:
                 self._fail([answer], error)
 
     def _load_chunk(self, answer: Answer, rows: int) -> None:
-        start, tokens = answer.computed, answer.tokens
+        start, tokens, slot = answer.computed, answer.tokens, answer.slot
         done = start + rows >= len(tokens)
-        mask = answer.decoding.first_mask() if done else None
+        mask, unseen = None, 0
+        if done:
+            agree([a.decoding.policy for a in (*self._running, *self._loading)], self._batches)
+            mask = answer.decoding.first_mask()
+            unseen = answer.decoding.left_out(start, len(tokens), rows)
         reach("engine.step")
-        committed = self.engine.prefill_chunk(tokens, start, rows, answer.slot, mask)
+        committed = self.engine.prefill_chunk(tokens, start, rows, slot, mask, draft=not unseen)
         answer.told(self.engine, start, rows)
         if not done:
             answer.computed = start + rows
             self.seats.advance(answer)
             return
-        answer.decoding.begin(answer.slot, committed)
+        answer.decoding.begin(slot, committed, unseen)
         step, finish = answer.first(committed)
         self._move(answer, Phase.RUNNING)
         if answer.numbers.first_token_s is None:
@@ -204,8 +208,7 @@ class Scheduler:
         """One step of those that were served longest ago, as many as a batch takes."""
         by_turn = sorted(self._running, key=lambda a: a.turn(self._turns))
         chosen, batch = by_turn[: self._batches[-1]], list[tuple[Answer, Turn]]()
-        size = next(size for size in self._batches if size >= len(chosen))
-        agree([answer.decoding.policy for answer in chosen], size)
+        agree([answer.decoding.policy for answer in chosen], self._batches)
         for answer in chosen:
             # One that is no longer running gave its blocks to one before it.
             if answer.phase is not Phase.RUNNING:
@@ -250,12 +253,7 @@ class Scheduler:
                 self._outputs.append(Output(request_id=one.request.id, index=one.index, end=end))
 
     def _over(
-        self,
-        answer: Answer,
-        reason: EndReason,
-        *,
-        matched: int | str | None = None,
-        message: str = "",
+        self, answer: Answer, reason: EndReason, matched: int | str | None = None, message: str = ""
     ) -> End:
         assert answer.phase is not Phase.OVER
         if answer.phase is Phase.QUEUED and not answer.numbers.preemptions:

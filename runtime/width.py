@@ -209,12 +209,14 @@ def most_a_microsecond(expected: Sequence[float], costs: StepCosts, least: int =
     return best
 
 
-def agree(policies: Sequence[WidthPolicy], size: int) -> None:
-    """Let those that go by costs want what is best for all in one step of `size` slots: it takes as
-    long for everybody as for who wants most."""
+def agree(policies: Sequence[WidthPolicy], sizes: Sequence[int]) -> None:
+    """Let those that go by costs want what is best for all in one step, of the smallest of `sizes`
+    slots that has them all or else of the last: it takes as long for everybody as for who wants
+    most."""
     autos = [policy for policy in policies if isinstance(policy, AutoWidth)]
     if not autos:
         return
+    size = next((size for size in sizes if size >= len(policies)), sizes[-1])
     fixed = [policy.drafts() for policy in policies if not isinstance(policy, AutoWidth)]
     together = [sum(tokens) for tokens in zip(*(auto.expected for auto in autos), strict=True)]
     best = most_a_microsecond(together, autos[0].tables[size], max(fixed, default=0))

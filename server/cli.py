@@ -19,6 +19,7 @@ from server.cli_client import client_command
 from server.cli_generate_options import generate_command
 from server.cli_load import load_command
 from server.cli_serve_options import serve_command
+from server.ending import end_on_sigterm
 from server.errors import fail, printable
 from server.options import NANO, AnyCheckpoint, CompilerName, Pin, Precision, PrecisionName
 
@@ -194,6 +195,7 @@ def bench_command(
 
 def main() -> None:
     """The console script."""
+    end_on_sigterm()
     # Text is UTF-8 whatever the locale says, and warnings are for users, not for developers.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

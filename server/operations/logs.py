@@ -54,6 +54,7 @@ class _Background(logging.Handler):
         super().__init__()
         self._target, self._lost = target, lost
         self._waiting: queue.Queue[logging.LogRecord | None] = queue.Queue(WAITING)
+        self._over = False
         self._thread = threading.Thread(target=self._write, name="log", daemon=True)
         self._thread.start()
 
@@ -64,16 +65,18 @@ class _Background(logging.Handler):
             self._lost()
 
     def close(self) -> None:
-        """Does not wait for ever: the reader may have stopped reading."""
+        """Does not wait for ever: the reader may have stopped reading. What is not written by then
+        never is, since the stream may be closed next."""
         try:
             self._waiting.put(None, timeout=PATIENCE_S)
         except queue.Full:
             self._lost()
         self._thread.join(PATIENCE_S)
+        self._over = True
         super().close()
 
     def _write(self) -> None:
-        while (record := self._waiting.get()) is not None:
+        while (record := self._waiting.get()) is not None and not self._over:
             self._target.handle(record)
 
 

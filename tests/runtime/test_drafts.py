@@ -178,6 +178,18 @@ def test_observing_in_parts_leaves_the_same_drafts() -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
+def test_observing_catches_up_with_a_prompt_that_was_run_without_drafting(name: str) -> None:
+    text = text_of(name, "bf16")
+    text.ids = text.ids[:14]
+    text.take(text.engine.prefill_chunk(text.ids, 0, 16, 0, draft=False))
+    assert text.drafts == ()
+    text.step(0, draft=False)
+    end = len(text.ids) - 2
+    text.drafts = text.engine.observe(0, end, end + 1).drafts
+    text.check()
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_rows_too_old_to_matter_are_left_out(name: str) -> None:
     """After more plain steps than a draft depends on, and more than one piece of catching up."""
     text = text_of(name, "bf16")

@@ -6,6 +6,7 @@ true: what a text goes on from drafts as a cold run does, token by token.
 
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -147,6 +148,48 @@ def test_rows_that_the_mtp_layers_have_not_seen_are_not_cached() -> None:
     machine, prompt = Machine(NARROW), tokens(60)
     said = machine.ask(prompt, SamplingParams(max_tokens=80, temperature=1.0), draft_tokens=0)
     check_reuse(machine, prompt + said.tokens)
+
+
+@pytest.mark.parametrize("shared", [0, 64])
+def test_rows_of_a_prompt_that_were_left_out_are_made_up_for(shared: int) -> None:
+    """Behind another text's block too, whose last rows have seen that text's next tokens."""
+    machine, other = Machine(WIDE), tokens(70, 3)
+    machine.ask(other, SAMPLED)
+    scripted(machine, steps=0, look=20)
+    prompt = [*other[:shared], *tokens(9, 5)]
+    name = machine.submit(prompt, SamplingParams(max_tokens=80, temperature=1.0))
+    machine.step()
+    [answer] = machine.live
+    assert answer.numbers.cached_tokens == shared
+    assert answer.decoding.unseen
+    while answer.decoding.unseen:
+        machine.step()
+    machine.check_rows(answer)
+    machine.run()
+    check_reuse(machine, prompt + machine.said[name, 0].tokens)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_no_drafts_are_made_behind_a_prompt_where_its_step_verifies_none(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its last chunk alone: the MTP layers make up for no more."""
+    machine, chunks = Machine(NARROW), set[tuple[bool, bool]]()
+    cheap, dear = (StepCosts(plain=1, drafted=[cost] * 3, look=[], limit=None) for cost in (1, 99))
+    engine = engine_of(NARROW, slots=4, pools=ROOMY)
+    costs = {1: cheap, 2: dear, 4: dear}
+    machine.run_by(Scheduler(engine, costs=costs, prior=[0.5] * 3, clock=lambda: machine.now))
+    load = machine.engine.prefill_chunk
+
+    def noted(prompt: list[int], start: int, rows: int, *more: Any, draft: bool) -> object:
+        chunks.add((start + rows >= len(prompt), draft))
+        return load(prompt, start, rows, *more, draft=draft)
+
+    monkeypatch.setattr(machine.engine, "prefill_chunk", noted)
+    for seed in range(count):
+        machine.submit(tokens(80, seed), SAMPLED)
+    machine.run()
+    assert chunks == {(False, True), (True, count == 1)}
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])

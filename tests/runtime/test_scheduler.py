@@ -239,9 +239,9 @@ def test_running_answers_wait_for_so_many_rows_at_most(
     chunks: list[int] = []
     load = machine.engine.prefill_chunk
 
-    def counted(prompt: list[int], start: int, size: int, *more: Any) -> object:
+    def counted(prompt: list[int], start: int, size: int, *more: Any, **named: Any) -> object:
         chunks.append(size)
-        return load(prompt, start, size, *more)
+        return load(prompt, start, size, *more, **named)
 
     monkeypatch.setattr(machine.engine, "prefill_chunk", counted)
     for seed in range(3):

@@ -88,7 +88,9 @@ def test_others_tell_only_what_is_wrong() -> None:
     ]
 
 
-def test_a_reader_that_stops_reading_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_stops_reading_stops_nobody(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(logs, "WAITING", 50)
     monkeypatch.setattr(logs, "PATIENCE_S", 0.1)
     lost: list[int] = []
@@ -98,9 +100,14 @@ def test_a_reader_that_stops_reading_stops_nobody(monkeypatch: pytest.MonkeyPatc
         talking.start()
         talking.join(60)
         waited = talking.is_alive()
+        writing = [thread for thread in threading.enumerate() if thread.name == "log"]
         draining = threading.Thread(target=drain, args=(reader,))
         draining.start()
     draining.join()
+    for thread in writing:  # until then it may write to the stream, which is closed
+        thread.join(60)
+        assert not thread.is_alive()
+    assert capsys.readouterr().err == ""
     assert not waited
     assert 4000 < len(lost) < 5000
 
