@@ -6,7 +6,7 @@ means. Keeps true: what is written was run and compared first; no weight is in i
 """
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +33,7 @@ from graphs.ops.build import build_kernels, load_kernels, set_isa
 from graphs.plan import EnginePlan
 from graphs.weights import ModelWeights
 from runtime.blocks import mapped_state
-from runtime.costs import measure
+from runtime.costs import LEAST_CONTEXT, measure
 from runtime.engine import DTYPES, Precision
 from runtime.programs import COMPILERS
 from runtime.resident import resident
@@ -79,6 +79,19 @@ def build_artifact(
             _fill(config, weights, scratch, options, progress or (lambda *_: None))
             _check_new(out)  # others may have built it meanwhile
     return Artifact.open(out)
+
+
+def check_named(config: ModelConfig, named: Mapping[str, Sequence[int]]) -> None:
+    """Sizes of a plan that somebody asks for, by field; the others may be more than the model has.
+    Raises ValueError."""
+    least = {"contexts": LEAST_CONTEXT, "prefill": 1}
+    for name in named.keys() & least.keys():
+        values = named[name]
+        if values[0] < least[name] or values[-1] > config.max_positions:
+            raise ValueError(
+                f"{name} = {list(values)}: must be from {least[name]} to the model's "
+                f"{config.max_positions} positions"
+            )
 
 
 def _check_new(out: Path) -> None:

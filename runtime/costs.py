@@ -25,6 +25,7 @@ from runtime.timing import timed
 
 ADVICE = "--spec-tokens auto goes by it, so build again in a quiet hour (remove the folder first)"
 _PROMPT_TOKENS, _PRIOR_TOKENS = 48, 96
+LEAST_CONTEXT = 1 + _PRIOR_TOKENS  # what is timed has to fit
 _ROOM = 0.8  # of the machine's memory
 # A prior is an opinion, not a certainty: a request's own drafts move it.
 _LEAST, _MOST = 0.05, 0.95

@@ -19,7 +19,7 @@ from graphs.compile.check import ProgramError
 from graphs.machine import this_machine
 from graphs.ops.build import KernelBuildError
 from graphs.plan import EnginePlan
-from runtime.build import BuildOptions, build_artifact, open_checkpoint
+from runtime.build import BuildOptions, build_artifact, check_named, open_checkpoint
 from runtime.build import Progress as Report
 from runtime.engine import Precision
 from server.errors import fail, user_errors
@@ -54,6 +54,7 @@ def build(command: BuildCommand) -> None:
             machine=this_machine(command.sku),
         )
         checkpoint, weights = open_checkpoint(command.checkpoint, drafting=False)
+        check_named(checkpoint.config, given)
         try:
             with progress_bar(console) as report:
                 artifact = build_artifact(

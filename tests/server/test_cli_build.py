@@ -148,6 +148,9 @@ BAD: list[tuple[tuple[object, ...], str]] = [
     (("--batches", "0"), "batches = [0]"),
     (("--contexts", "256,256"), "contexts = [256, 256]"),
     (("--prefill", "-1"), "prefill = [-1]"),
+    (("--contexts", "99999999999"), "contexts = [99999999999]: must be from 97 to the model's 10"),
+    (("--contexts", "3,4096"), "contexts = [3, 4096]: must be from 97"),
+    (("--prefill", "32,99999999"), "prefill = [32, 99999999]: must be from 1 to the model's"),
     (("--sku", "h200"), f"--sku h200: this machine builds for {', '.join(sku_names())}"),
 ]
 
