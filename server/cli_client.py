@@ -98,7 +98,7 @@ def client_command(
         try:
             run(client, once, Conversation(start), address)
         except AnswerError as error:
-            raise fail(error, 1) from error
+            raise fail(error, error.code) from error
 
 
 def run(

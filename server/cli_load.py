@@ -78,7 +78,7 @@ def load_command(
     import grpc.aio
 
     from runtime.bench.drawing import ready
-    from server.client.connection import Target, first_said
+    from server.client.connection import Target, exit_code, first_said
     from server.errors import fail, user_errors
     from server.files import read_text
     from server.load.plan import Lengths, Load
@@ -109,7 +109,7 @@ def load_command(
     try:
         run(options)
     except grpc.aio.AioRpcError as error:
-        raise fail(RuntimeError(first_said(error, address)), 1) from error
+        raise fail(RuntimeError(first_said(error, address)), exit_code(error)) from error
 
 
 @dataclass(frozen=True, kw_only=True)

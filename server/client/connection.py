@@ -11,12 +11,27 @@ import grpc
 import grpc.aio
 
 from server.config import is_local
-from server.errors import ProblemsError, printable
+from server.errors import EXIT_USER_ERROR, ProblemsError, printable
 
 Metadata = tuple[tuple[str, str], ...]
 # Answers with many logprobs outgrow grpc's 4 MiB. A silent stream is pinged, so that a worker that
 # is gone is noticed; workers allow a ping every ten seconds.
 _OPTIONS = (("grpc.max_receive_message_length", 64 * 2**20), ("grpc.keepalive_time_ms", 30_000))
+
+# What gRPC says where somebody answers and no connection comes of it.
+_REFUSALS = {
+    "CERTIFICATE_VERIFY_FAILED": (
+        "The worker's certificate is not trusted: --ca must hold who has signed it"
+    ),
+    "Hostname Verification": (
+        "The worker's certificate is for another name: --address must be one that it holds"
+    ),
+    "WRONG_VERSION_NUMBER": "The worker has no TLS: leave out --ca",
+    "Socket closed": (
+        "Whoever answers there ends the connection: a worker with TLS needs --ca (and --cert with "
+        "--key, where it asks for a client's certificate)"
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,20 +104,36 @@ def _bearer(path: Path) -> str:
     return f"Bearer {words[0]}"
 
 
-def said(error: grpc.RpcError) -> str:
-    """The status of a call in one line, which cannot drive a terminal."""
+def said(error: grpc.RpcError, *, timeout: float | None = None) -> str:
+    """The status of a call in one line, which cannot drive a terminal; `timeout` is the --timeout
+    that it had."""
     assert isinstance(error, grpc.Call | grpc.aio.AioRpcError)
     code = error.code()
     name = "UNKNOWN" if code is None else code.name
-    return printable(f"{name}: {' '.join((error.details() or 'no details').split())}")
+    details = error.details() or "no details"
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED and timeout is not None:
+        details = f"the {timeout:g} s of --timeout are over"
+    if code is grpc.StatusCode.UNAUTHENTICATED:
+        details += "; a token is shown with --token-file"
+    return printable(f"{name}: {' '.join(details.split())}")
 
 
-def first_said(error: grpc.RpcError, address: str) -> str:
+def first_said(error: grpc.RpcError, address: str, *, timeout: float | None = None) -> str:
     """Of a first call, with what to do where nobody has answered it."""
     assert isinstance(error, grpc.Call | grpc.aio.AioRpcError)
+    status, details = said(error, timeout=timeout), error.details() or ""
     if error.code() is not grpc.StatusCode.UNAVAILABLE:
-        return said(error)
+        return status
+    for part, advice in _REFUSALS.items():
+        if part in details:
+            return f"{status}. {advice}"
     return (
-        f"{said(error)}. No worker answers at {address}: start one with `fourstep serve`, or name "
+        f"{status}. No worker answers at {address}: start one with `fourstep serve`, or name "
         "another with --address (and --ca, where it has TLS)"
     )
+
+
+def exit_code(error: grpc.RpcError) -> int:
+    """2 where the user has to ask for something else."""
+    assert isinstance(error, grpc.Call | grpc.aio.AioRpcError)
+    return EXIT_USER_ERROR if error.code() is grpc.StatusCode.INVALID_ARGUMENT else 1

@@ -22,6 +22,7 @@ class Screen:
     def _clear(self) -> None:
         self._depth = 0  # drafts accepted in a row
         self._call = -1  # the one that is being written
+        self._prompt = ""
         self._thought = ""  # the end of the reasoning, as far as it is shown
         self._said = ""  # the end of what is shown of the answer
 
@@ -36,6 +37,7 @@ class Screen:
         """An answer; `shown` is the text that it goes on from."""
         self._clear()
         self._aside.write(shown, "dim")
+        self._prompt = shown
 
     def show(self, message: pb.GenerateResponse, *, parsed: bool) -> None:
         """One message of the answer."""
@@ -53,12 +55,16 @@ class Screen:
                 self._say(f"{'' if self._at_start else chr(10)}{delta.name} ", CALL)
             self._say(delta.arguments, CALL)
 
-    def end(self, closing: str) -> None:
-        """The answer is over, one way or another."""
+    def end(self, closing: str = "") -> None:
+        """The answer is over, one way or another; without a closing line others say which."""
         if self._said and not self._said.endswith("\n"):
             self._out.write("\n")
-        elif self._thought and not self._thought.endswith("\n"):
+        aside = self._thought or self._prompt
+        shared = self._out.terminal and self._aside.terminal
+        if aside and not aside.endswith("\n") and not (self._said and shared):
             self._aside.write("\n")
+        if not closing:
+            return
         if self._aside.terminal:
             self._aside.write("\n")
         self.note(closing)

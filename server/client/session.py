@@ -12,7 +12,7 @@ import grpc
 from fourstep.v1 import control_pb2, control_pb2_grpc, inference_pb2_grpc
 from fourstep.v1 import inference_pb2 as pb
 
-from server.client.connection import Metadata, first_said, said
+from server.client.connection import Metadata, exit_code, first_said, said
 from server.client.conversation import Conversation, Reply
 from server.client.screen import Screen, closing_line
 
@@ -20,7 +20,11 @@ Read = Callable[[str], str]  # a line for a prompt; EOFError and KeyboardInterru
 
 
 class AnswerError(Exception):
-    """A call failed; the message is its status."""
+    """A call failed; the message is its status, `code` what a command ends with then."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +46,8 @@ class Client:
                 control_pb2.GetModelRequest(), metadata=self.metadata, timeout=self.timeout
             )
         except grpc.RpcError as error:
-            raise AnswerError(first_said(error, address)) from error
+            said_first = first_said(error, address, timeout=self.timeout)
+            raise AnswerError(said_first, exit_code(error)) from error
 
     def answer(self, prompt: pb.Prompt) -> Reply:
         """Ask, and show what comes; cut short by Ctrl-C, without its end. Raises AnswerError."""
@@ -63,8 +68,8 @@ class Client:
             self.screen.end("stopped")
             return reply
         except grpc.RpcError as error:
-            self.screen.end("failed")
-            raise AnswerError(said(error)) from error
+            self.screen.end()
+            raise AnswerError(said(error, timeout=self.timeout), exit_code(error)) from error
         assert reply.end is not None, "a call without an error ends with the answer"
         self.screen.end(closing_line(reply.end, self.sampling.max_tokens))
         return reply

@@ -84,10 +84,23 @@ def test_a_failure_is_one_line_with_its_status(worker: Running, tmp_path: Path) 
         f"No worker answers at unix:{tmp_path / 'nobody'}: start one with `fourstep serve`" in err
     )
     assert len(err.strip().splitlines()) == 1
-    code, out, err = client("--address", address(worker), "--message", "x" * 2000)
-    assert (code, out) == (1, "")
-    assert "fourstep: error: INVALID_ARGUMENT: " in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--message", "x" * 2000),
+        *(("--prompt", "def a", "--max-tokens", n) for n in ("0", "99999")),
+    ],
+)
+def test_what_the_worker_finds_wrong_is_the_users_too(
+    worker: Running, arguments: tuple[str, ...]
+) -> None:
+    code, out, err = client("--address", address(worker), *arguments)
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1].startswith("fourstep: error: INVALID_ARGUMENT: ")
     assert "No worker answers" not in err
+    assert "failed" not in err
 
 
 def test_a_client_loads_no_model_code(worker: Running) -> None:

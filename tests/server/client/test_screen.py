@@ -122,3 +122,17 @@ def test_the_closing_line() -> None:
 )
 def test_why_an_answer_ended(end: pb.End, most: int, said: str) -> None:
     assert closing_line(end, most).endswith(said)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_follows_an_answer_that_is_cut_off_has_its_own_line(terminal: bool) -> None:
+    silent, begun = Both(terminal=terminal), Both(terminal=terminal)
+    for both in (silent, begun):
+        both.screen.begin("def a")
+    begun.screen.show(token("bc"), parsed=False)
+    for both in (silent, begun):
+        both.screen.end()
+    assert silent.aside.getvalue().replace(DIM, "").replace(RESET, "") == "def a\n"
+    assert begun.out.getvalue() == "bc\n"
+    begun.screen.note("over")
+    assert "aover" not in begun.aside.getvalue() or terminal  # there the answer parts them
