@@ -82,9 +82,9 @@ class Auth(grpc.aio.ServerInterceptor):
         name = self._name(handler_call_details.invocation_metadata)
         if name is None:
             return refusing(grpc.StatusCode.UNAUTHENTICATED, "a valid bearer token is needed")
+        set_tenant(name)  # whose refusal is told in the log, too
         if method in _OPERATORS_ONLY and name not in self._operators:
             return refusing(grpc.StatusCode.PERMISSION_DENIED, "that is for operators")
-        set_tenant(name)
         return await continuation(handler_call_details)
 
     def _name(self, metadata: Any) -> str | None:

@@ -17,12 +17,14 @@ from grpc_health.v1 import health_pb2
 
 from runtime.request import MAX_ANSWERS
 from server.config import ServeConfig
+from server.rpc.caller import tenant
 from server.rpc.listener import Interceptors, Listener, Status
 from server.rpc.served import Served
 from server.rpc.warming import warm
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 EXIT_FAILURE = 1
+CALL = "fourstep.v1.Control/Drain"
 POLL = 0.1  # seconds between looks at whether the engine still runs
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,7 @@ class Worker:
         self._leave = asyncio.Event()
         self._hurry = asyncio.Event()
         self._signalled = False
+        self._told = dict[str, str]()
         self._signals: tuple[signal.Signals, ...] = ()
         self._grace, self._timeout = config.drain.grace_s, config.drain.timeout_s
         self.listeners = tuple(
@@ -52,20 +55,27 @@ class Worker:
             for one in config.listeners
         )
 
-    def drain(self, grace: float | None = None, timeout: float | None = None) -> None:
-        """Begin to leave; again: at once."""
+    def drain(
+        self, grace: float | None = None, timeout: float | None = None, *, by: str = CALL
+    ) -> None:
+        """Begin to leave; again: at once. The log says who told it so: the call's tenant or what
+        `by` says."""
+        who = {"by": by, "tenant": tenant()}
         if self._leave.is_set():
+            if not self._hurry.is_set():
+                log.info("leaving at once", extra=who)
             self._hurry.set()
             return
+        self._told = who
         self._grace = self._grace if grace is None else grace
         self._timeout = self._timeout if timeout is None else timeout
         self._leave.set()
 
-    def signalled(self) -> None:
+    def signalled(self, number: int = signal.SIGTERM) -> None:
         """Begin to leave; again: at once. The first is a supervisor's, who may not know that the
         worker was told to leave already."""
         if self._signalled or not self._leave.is_set():
-            self.drain()
+            self.drain(by=signal.Signals(number).name)
         self._signalled = True
 
     async def start(self, signals: Sequence[signal.Signals] = SIGNALS) -> None:
@@ -74,7 +84,7 @@ class Worker:
         loop, self._signals = asyncio.get_running_loop(), tuple(signals)
         for number in self._signals:
             # No handler of the loop's, which would be gone before the process is.
-            signal.signal(number, lambda *_: loop.call_soon_threadsafe(self.signalled))
+            signal.signal(number, lambda n, _: loop.call_soon_threadsafe(self.signalled, n))
         try:
             await warm(self._served, answers=self._answers)
         except BaseException:
@@ -95,7 +105,8 @@ class Worker:
         if failed:
             log.error("the engine failed", exc_info=self._served.service.fault)
         else:
-            log.info("draining", extra={"grace_s": self._grace, "timeout_s": self._timeout})
+            seconds = {"grace_s": self._grace, "timeout_s": self._timeout}
+            log.info("draining", extra=seconds | self._told)
             await self._unless_hurried(asyncio.sleep(self._grace))
         self._served.draining = True
         if not failed:

@@ -149,7 +149,8 @@ def test_one_life(process: Process) -> None:
     assert not [name for name in metrics if "_created" in str(name)]
 
     process.process.send_signal(signal.SIGTERM)
-    assert process.wait_for("draining")["timeout_s"] == 60
+    line = process.wait_for("draining")
+    assert (line["timeout_s"], line["by"], line["tenant"]) == (60, "SIGTERM", "")
     assert fetch(operations, "/readyz")[0] == 503
     assert fetch(operations, "/healthz")[0] == 200
     assert process.process.wait(60) == 0
@@ -168,6 +169,7 @@ def test_signals_do_not_turn_a_clean_end_into_another(
     process.wait_for("draining")
     process.process.send_signal(number)
     process.wait_for("stopped")
+    assert process.wait_for("leaving at once")["by"] == number.name
     while process.process.poll() is None:
         process.process.send_signal(number)
         time.sleep(0.005)
