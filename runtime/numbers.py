@@ -72,6 +72,7 @@ class Summary:
     completion_tokens: int
     steps: int
     tokens_per_step: float
+    drafted_at: tuple[int, ...]  # steps that verified a draft at each position
     acceptance_by_position: tuple[float, ...]
 
 
@@ -87,14 +88,16 @@ def summarise(prompt_tokens: int, steps: Sequence[Step]) -> Summary:
     for step in steps[1:]:
         numbers.count(step)
     committed = sum(len(step.token_ids) for step in steps[1:])
-    rates = zip(numbers.right_at, numbers.drafted_at, strict=True)
+    drafted_at = tuple(steps for steps in numbers.drafted_at if steps)
+    rates = zip(numbers.right_at, drafted_at, strict=False)
     return Summary(
         finish_reason=last,
         prompt_tokens=prompt_tokens,
         completion_tokens=1 + committed,
         steps=numbers.steps,
         tokens_per_step=committed / numbers.steps if numbers.steps else 0.0,
-        acceptance_by_position=tuple(right / verified for right, verified in rates if verified),
+        drafted_at=drafted_at,
+        acceptance_by_position=tuple(right / verified for right, verified in rates),
     )
 
 

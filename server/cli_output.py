@@ -18,6 +18,8 @@ from runtime.numbers import Summary
 from runtime.parsers.answer import Answer
 from server.cli_ink import DEPTH_STYLES, Ink
 
+TRIED = 0.1  # of the steps; a rate from fewer says little of the drafts
+
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
@@ -139,9 +141,11 @@ def closing_line(done: Done) -> str:
     ]
     if summary.steps:
         parts.append(f"{summary.tokens_per_step:.2f} tokens a step")
-    if summary.acceptance_by_position:
-        rates = " ".join(f"{rate:.2f}" for rate in summary.acceptance_by_position)
-        parts.append(f"accepted by position {rates}")
+    if summary.drafted_at and summary.drafted_at[0] < summary.steps:
+        parts.append(f"drafts in {summary.drafted_at[0]} of {summary.steps} steps")
+    tried = zip(summary.acceptance_by_position, summary.drafted_at, strict=True)
+    if rates := [f"{rate:.2f}" for rate, steps in tried if steps >= TRIED * summary.steps]:
+        parts.append(f"accepted by position {' '.join(rates)}")
     return " | ".join([*parts, _reason(done)])
 
 

@@ -22,6 +22,7 @@ SUMMARY = Summary(
     completion_tokens=9,
     steps=3,
     tokens_per_step=8 / 3,
+    drafted_at=(3, 2, 2),
     acceptance_by_position=(1.0, 0.5, 0.25),
 )
 
@@ -117,6 +118,26 @@ def test_closing_line() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("drafted_at", "told"),
+    [
+        ((1, 1, 1), "drafts in 1 of 255 steps | the model"),
+        ((250, 200, 10), "drafts in 250 of 255 steps | accepted by position 0.50 0.25 | the model"),
+        ((255, 255, 255), "1.06 tokens a step | accepted by position 0.50 0.25 0.00 | the model"),
+    ],
+)
+def test_closing_line_of_steps_without_drafts(drafted_at: tuple[int, ...], told: str) -> None:
+    """How many had some; and no rate of a position that was hardly tried."""
+    summary = dataclasses.replace(
+        SUMMARY,
+        steps=255,
+        tokens_per_step=1.06,
+        drafted_at=drafted_at,
+        acceptance_by_position=(0.5, 0.25, 0.0),
+    )
+    assert f" | {told} ended its answer" in f" | {closing_line(done(summary)).split(' | ', 2)[2]}"
+
+
 def test_closing_line_of_a_single_token() -> None:
     summary = Summary(
         finish_reason="length",
@@ -124,6 +145,7 @@ def test_closing_line_of_a_single_token() -> None:
         completion_tokens=1,
         steps=0,
         tokens_per_step=0.0,
+        drafted_at=(),
         acceptance_by_position=(),
     )
     assert closing_line(done(summary)) == (
