@@ -30,7 +30,7 @@ from runtime.bench.tables import LEGEND, Table, tables, to_json
 from runtime.build import BuildOptions, open_checkpoint
 from runtime.programs import programs_of
 from server.cli_engine import cached_artifact
-from server.errors import fail, user_errors
+from server.errors import fail, named, user_errors
 
 WIDE = 120
 
@@ -52,7 +52,7 @@ def run(options: BenchOptions) -> None:
     """Measure and print. Raises typer.Exit: 2 for a user's mistake, 1 for a failure."""
     console = Console(stderr=True, highlight=False)
     if options.plots is not None:
-        with user_errors():
+        with user_errors(), named("--plots"):
             ready(options.plots)
     with _checkpoint(options) as (checkpoint, weights):
         with user_errors():

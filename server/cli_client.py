@@ -132,7 +132,7 @@ def _start(chat: Path | None) -> "pb.Chat":
     from server.client.conversation import chat_message
     from server.files import read_text
 
-    return pb.Chat() if chat is None else chat_message(parse_chat(read_text(str(chat))))
+    return pb.Chat() if chat is None else chat_message(parse_chat(read_text(str(chat), "--chat")))
 
 
 def _once(message: str | None, prompt: str | None, start: "pb.Chat") -> "pb.Prompt | None":
@@ -145,7 +145,7 @@ def _once(message: str | None, prompt: str | None, start: "pb.Chat") -> "pb.Prom
     if prompt is not None:
         if message is not None or start.messages:
             raise ValueError("--prompt is continued as it is: give no --message or --chat with it")
-        return pb.Prompt(text=read_text(STDIN) if prompt == STDIN else prompt)
+        return pb.Prompt(text=read_text(STDIN, "--prompt") if prompt == STDIN else prompt)
     conversation = Conversation(start)
     if message is None:
         if sys.stdin.isatty():
@@ -153,7 +153,7 @@ def _once(message: str | None, prompt: str | None, start: "pb.Chat") -> "pb.Prom
         if conversation.waits:
             return conversation.prompt()
         message = STDIN
-    text = read_text(STDIN).strip() if message == STDIN else message
+    text = read_text(STDIN, "--message").strip() if message == STDIN else message
     if not text:
         raise ValueError("there is no question: --message or stdin is empty")
     conversation.say(text)

@@ -147,12 +147,12 @@ def prepare(options: GenerateOptions) -> Job:
 
 def _prompt(options: GenerateOptions, tokenizer: Tokenizer) -> Prompt:
     if options.prompt is not None:
-        text = read_text(STDIN) if options.prompt == STDIN else options.prompt
+        text = read_text(STDIN, "--prompt") if options.prompt == STDIN else options.prompt
         return Prompt(ids=tuple(tokenizer.encode(text)), shown=text)
     from runtime.chat import ChatTemplate, parse_chat
 
     assert options.chat is not None, "checked by prepare"
-    chat = parse_chat(read_text(options.chat))
+    chat = parse_chat(read_text(options.chat, "--chat"))
     special_tokens = {"bos_token": tokenizer.bos_token}
     template = ChatTemplate.open(options.checkpoint, special_tokens=special_tokens)
     text = template.render(chat)

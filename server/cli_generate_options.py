@@ -165,21 +165,21 @@ def constraint_of(
     grammar: str | None,
     choice: list[str] | None,
 ) -> "Constraint | None":
-    """The one that is given. Raises ValueError for more than one, OSError for a missing file."""
+    """The one that is given. Raises ValueError for more than one, or a missing file."""
     from runtime.request import Constraint
     from server.files import read_text
 
     found: list[Constraint] = []
     if json_schema is not None:
         inline = json_schema.lstrip().startswith("{")
-        source = json_schema if inline else read_text(json_schema)
+        source = json_schema if inline else read_text(json_schema, "--json-schema")
         found.append(Constraint(kind="json_schema", source=source))
     if json_object:
         found.append(Constraint(kind="json_object"))
     if regex is not None:
         found.append(Constraint(kind="regex", source=regex))
     if grammar is not None:
-        found.append(Constraint(kind="ebnf", source=read_text(grammar)))
+        found.append(Constraint(kind="ebnf", source=read_text(grammar, "--grammar")))
     if choice:
         found.append(Constraint(kind="choice", choices=tuple(choice)))
     if len(found) > 1:

@@ -79,7 +79,7 @@ def load_command(
 
     from runtime.bench.drawing import ready
     from server.client.connection import Target, exit_code, first_said
-    from server.errors import fail, user_errors
+    from server.errors import fail, named, user_errors
     from server.files import read_text
     from server.load.plan import Lengths, Load
     from server.load.report import Goodput
@@ -97,7 +97,7 @@ def load_command(
                 duration=duration,
                 seed=seed,
             ),
-            text=default_text() if text is None else read_text(str(text)),
+            text=default_text() if text is None else read_text(str(text), "--text"),
             temperature=temperature,
             timeout=timeout,
             goodput=None if goodput is None else Goodput.parse(goodput),
@@ -105,7 +105,8 @@ def load_command(
             json=as_json,
         )
         if plots is not None:
-            ready(plots)
+            with named("--plots"):
+                ready(plots)
     try:
         run(options)
     except grpc.aio.AioRpcError as error:

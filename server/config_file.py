@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from server.config import ServeConfig
-from server.errors import ProblemsError
+from server.errors import ProblemsError, named
 
 T = TypeVar("T")
 Flag = tuple[str, str, object]  # its name, the key that it stands for, its value
@@ -34,7 +34,7 @@ class ConfigError(ProblemsError):
 
 
 def load(file: Path | None = None, flags: Sequence[Flag] = ()) -> ServeConfig:
-    """Raises ConfigError, and OSError where the file cannot be read."""
+    """Raises ConfigError."""
     table = {} if file is None else _parsed(file)
     reader = _Reader(Path() if file is None else file.parent)
     own = "listeners" in table
@@ -51,8 +51,10 @@ def load(file: Path | None = None, flags: Sequence[Flag] = ()) -> ServeConfig:
 
 
 def _parsed(file: Path) -> dict[str, Any]:
+    with named("--config"):
+        data = file.read_bytes()
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(data.decode("utf-8"))
     except ValueError as error:  # no TOML, or no UTF-8
         raise ConfigError([f"{file}: {error}"]) from error
 

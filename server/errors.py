@@ -37,6 +37,18 @@ def user_errors() -> Iterator[None]:
         raise fail(error, EXIT_USER_ERROR) from error
 
 
+@contextmanager
+def named(option: str) -> Iterator[None]:
+    """What goes wrong with a file or an address in the block is told by the option, or the key,
+    that named it: OSError as ValueError."""
+    try:
+        yield
+    except OSError as error:
+        what = error.strerror or error
+        file = "" if error.filename is None else f"{error.filename}: "
+        raise ValueError(f"{option}: {file}{what}") from error
+
+
 def fail(error: Exception, code: int) -> typer.Exit:
     """Print `error`, each thing on one line; the exception to raise."""
     for text in error.problems if isinstance(error, ProblemsError) else [str(error)]:

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 
 from server.config import is_local
-from server.errors import EXIT_USER_ERROR, ProblemsError, printable
+from server.errors import EXIT_USER_ERROR, ProblemsError, named, printable
 
 Metadata = tuple[tuple[str, str], ...]
 # Answers with many logprobs outgrow grpc's 4 MiB. A silent stream is pinged, so that a worker that
@@ -57,15 +57,15 @@ class Target:
             raise ProblemsError(wrong)
 
     def open(self) -> "Connection":
-        """Reads the files. Raises ValueError or OSError; connects with the first call."""
+        """Reads the files. Raises ValueError; connects with the first call."""
         return Connection(
             address=self.address,
             credentials=None
             if self.ca is None
             else grpc.ssl_channel_credentials(
-                root_certificates=_pem(self.ca, "CERTIFICATE"),
-                certificate_chain=self.cert and _pem(self.cert, "CERTIFICATE"),
-                private_key=self.key and _pem(self.key, "PRIVATE KEY"),
+                root_certificates=_pem("--ca", self.ca, "CERTIFICATE"),
+                certificate_chain=self.cert and _pem("--cert", self.cert, "CERTIFICATE"),
+                private_key=self.key and _pem("--key", self.key, "PRIVATE KEY"),
             ),
             metadata=() if self.token is None else (("authorization", _bearer(self.token)),),
         )
@@ -90,15 +90,17 @@ class Connection:
         return grpc.aio.secure_channel(self.address, self.credentials, _OPTIONS)
 
 
-def _pem(path: Path, kind: str) -> bytes:
-    data = path.read_bytes()
+def _pem(option: str, path: Path, kind: str) -> bytes:
+    with named(option):
+        data = path.read_bytes()
     if f"{kind}-----".encode() not in data:
         raise ValueError(f"{path}: holds no {kind.lower()} in PEM form")
     return data
 
 
 def _bearer(path: Path) -> str:
-    words = path.read_text(encoding="utf-8").split()
+    with named("--token-file"):
+        words = path.read_text(encoding="utf-8").split()
     if len(words) != 1 or not words[0].isascii():
         raise ValueError(f"{path}: must hold one token and nothing else")
     return f"Bearer {words[0]}"
