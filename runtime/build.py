@@ -173,7 +173,7 @@ def _compile(
     def waiting(lock: Path) -> None:
         progress(f"waiting for another process that compiles kernels ({lock})", 0, 0)
 
-    progress("compiling kernels", 0, total)
+    progress("compiling kernels and programs", 0, total)
     with ThreadPoolExecutor(1) as pool:
         cached = pool.submit(build_kernels, cache_folder() / "kernels", waiting=waiting)
         files = compile_all(compiler, tasks, folder, jobs=jobs, each=each)

@@ -4,6 +4,7 @@ Knows options and progress bars. Does not build or check anything itself. Keeps 
 user can get wrong is refused before the first program is compiled.
 """
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ from runtime.build import BuildOptions, build_artifact, check_named, open_checkp
 from runtime.build import Progress as Report
 from runtime.engine import Precision
 from server.errors import fail, user_errors
+
+SILENCE_S = 20.0  # after which a line says that the work goes on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +99,8 @@ def progress_bar(console: Console) -> Iterator[Report]:
         TimeElapsedColumn(),
     )
     if not console.is_terminal:
-        yield _lines(console)
+        with _lines(console) as lines:
+            yield lines
         return
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
@@ -110,22 +114,44 @@ def progress_bar(console: Console) -> Iterator[Report]:
         yield report
 
 
-def _lines(console: Console) -> Report:
-    """One when the work changes its kind and at each of its tenths."""
+@contextmanager
+def _lines(console: Console) -> Iterator[Report]:
+    """One when the work changes its kind, at each of its tenths, and after a silence."""
     told: dict[str, int] = {}
+    start, over, news = time.monotonic(), threading.Event(), threading.Event()
+    now = ""
+
+    def say(line: str) -> None:
+        console.print(line, soft_wrap=True, markup=False)
+        news.set()
 
     def report(what: str, done: int, total: int) -> None:
+        nonlocal now
         if not total:
-            console.print(what, soft_wrap=True, markup=False)
+            now = now or what
+            say(what)
             return
         kind, tenth = what.partition(" ")[0], 10 * done // total
+        now = f"{kind}: {done} of {total}"
         if kind not in told:
-            console.print(f"{kind} ({total})")
+            say(f"{kind} ({total})")
         elif tenth > told[kind] and total > 1:
-            console.print(f"{kind}: {done} of {total}")
+            say(now)
         told[kind] = max(tenth, told.get(kind, 0))
 
-    return report
+    def fill_silence() -> None:
+        while not over.wait(SILENCE_S):
+            if now and not news.is_set():
+                say(f"{now} after {time.monotonic() - start:.0f} s")
+            news.clear()
+
+    filler = threading.Thread(target=fill_silence, daemon=True)
+    filler.start()
+    try:
+        yield report
+    finally:
+        over.set()
+        filler.join()
 
 
 def _describe(artifact: Artifact) -> Table:

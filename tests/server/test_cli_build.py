@@ -6,6 +6,7 @@ machine reads; whatever is for people goes to stderr.
 
 import io
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,19 @@ def test_off_a_terminal_progress_is_a_line_now_and_then() -> None:
     ]
     assert lines[-2:] == ["compiling: 95 of 95", "timing (1)"]
     assert len(lines) == 13
+
+
+def test_off_a_terminal_a_long_silence_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli_build, "SILENCE_S", 0.01)
+    told = io.StringIO()
+    deadline = time.monotonic() + 60
+    with progress_bar(Console(file=told, width=40)) as report:
+        report("compiling kernels", 0, 95)
+        while " s\n" not in told.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    first, second, *_ = told.getvalue().splitlines()
+    assert first == "compiling (95)"
+    assert second.startswith("compiling: 0 of 95 after ")
 
 
 def test_remarks_stay_on_a_terminal() -> None:
