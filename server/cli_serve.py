@@ -6,6 +6,7 @@ reached before the model is loaded.
 """
 
 import logging
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from runtime.tokenizer import Tokenizer
 from server.banner import banner, security
 from server.cli_engine import EngineRequest, find_artifact, make_scheduler
 from server.config import ServeConfig
-from server.errors import ProblemsError, fail, user_errors
+from server.errors import ProblemsError, fail, named, user_errors
 from server.operations.operations import Operations
 from server.rpc.listener import problems
 from server.rpc.served import Identity, Served
@@ -34,13 +35,15 @@ from server.rpc.worker import EXIT_FAILURE, Worker
 log = logging.getLogger(__name__)
 
 
-def run(config: ServeConfig) -> None:
-    """Serve until told to stop. Raises typer.Exit: 2 for a user's mistake, 1 for a failure."""
+def run(config: ServeConfig, names: Mapping[str, str]) -> None:
+    """Serve until told to stop; `names` are the flags that keys came from. Raises typer.Exit: 2 for
+    a user's mistake, 1 for a failure."""
     with ExitStack() as stack:
         with user_errors():
             if wrong := list(problems(config.listeners)):
-                raise ProblemsError(wrong)
-            operations = stack.enter_context(Operations(config.operations))
+                raise ProblemsError([f"{names.get(key, key)}: {what}" for key, what in wrong])
+            with named(names.get("operations.address", "operations.address")):
+                operations = stack.enter_context(Operations(config.operations))
             served = open_served(config, observer=operations.metrics)
         try:
             # A call takes many turns of the loop, and those of Python's own take longer.

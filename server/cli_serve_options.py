@@ -120,7 +120,7 @@ def serve_command(
             ("--exposed", "listeners[1].exposed", exposed or None),
         ]
     with user_errors():
-        chosen = load(config, [flag for flag in flags if flag[2] is not None])
+        chosen = load(config, flags)
     from server.cli_serve import run
 
-    run(chosen)
+    run(chosen, {key: flag for flag, key, value in flags if value is not None})

@@ -112,12 +112,10 @@ class OperationsConfig:
     def problems(self) -> Iterator[Problem]:
         if self.address is None:
             return
-        if self.address.startswith("unix:"):
-            yield "address", f"{self.address!r} must be HOST:PORT"
-        elif wrong := address_problem(self.address):
+        if wrong := port_problem(self.address, "HOST:PORT"):
             yield "address", f"{self.address!r} {wrong}"
         elif not self.exposed and not is_local(self.address):
-            yield "address", not_local(self.address)
+            yield "address", not_local(self.address, "127.0.0.1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,10 +145,15 @@ def address_problem(address: str) -> str | None:
             return "must be unix: and an absolute path"
         long = len(path.encode()) > _LONGEST_SOCKET
         return f"is longer than the {_LONGEST_SOCKET} bytes of a socket's path" if long else None
-    match = _ADDRESS.fullmatch(address)
-    if match is None or int(match["port"]) > 65535:
-        return "must be HOST:PORT or unix:PATH"
-    return None
+    return port_problem(address, "HOST:PORT or unix:PATH")
+
+
+def port_problem(address: str, form: str) -> str | None:
+    """Why it is no host and port; `form` is what there may be in its place."""
+    match = None if address.startswith("unix:") else _ADDRESS.fullmatch(address)
+    if match is None:
+        return f"must be {form}"
+    return "has no port: they end at 65535" if int(match["port"]) > 65535 else None
 
 
 def host_of(address: str) -> str:
@@ -168,8 +171,8 @@ def is_local(address: str) -> bool:
         return False
 
 
-def not_local(address: str) -> str:
+def not_local(address: str, instead: str = "TLS, 127.0.0.1 or a unix: socket") -> str:
     return (
-        f"{address} can be reached from other machines, and nothing is encrypted: use TLS, "
-        "127.0.0.1 or a unix: socket, or say exposed where the network is trusted"
+        f"{address} can be reached from other machines, and nothing is encrypted: use {instead}, "
+        "or say exposed where the network is trusted"
     )

@@ -18,7 +18,7 @@ from server.config import ServeConfig
 from server.errors import ProblemsError, named
 
 T = TypeVar("T")
-Flag = tuple[str, str, object]  # its name, the key that it stands for, its value
+Flag = tuple[str, str, object]  # its name, the key that it stands for, its value or None
 _MISSING = object()
 _WORDS = {
     bool: "true or false",
@@ -38,7 +38,10 @@ def load(file: Path | None = None, flags: Sequence[Flag] = ()) -> ServeConfig:
     table = {} if file is None else _parsed(file)
     reader = _Reader(Path() if file is None else file.parent)
     own = "listeners" in table
+    reader.flags = {key: flag for flag, key, _ in flags}
     for flag, key, value in flags:
+        if value is None:
+            continue
         if own and key.startswith("listeners"):
             reader.problems.append(f"{flag}: {file} has listeners, so say it there")
         else:
@@ -82,6 +85,7 @@ class _Reader:
         self.folder = folder
         self.problems: list[str] = []
         self.names: dict[str, str] = {}  # of the keys that flags have set
+        self.flags: dict[str, str] = {}  # of all that could
 
     def section(self, kind: type[T], table: object, key: str) -> T | None:
         """None where it cannot be made; then there are problems."""
@@ -101,7 +105,7 @@ class _Reader:
                 whole &= value is not _MISSING and self._in_range(field, value, _join(key, name))
                 values[name] = value
             elif field.default is dataclasses.MISSING:
-                self._wrong(_join(key, name), "is needed")
+                self._needed(_join(key, name))
                 whole = False
         return self._made(kind, values, key) if whole else None
 
@@ -153,6 +157,13 @@ class _Reader:
             key, f"{value} must be " + (f">= {least}" if most is None else f"in [{least}, {most}]")
         )
         return False
+
+    def _needed(self, key: str) -> None:
+        """By its flag, where what it is needed for came from flags."""
+        section = key.rpartition(".")[0]
+        if any(other.rpartition(".")[0] == section for other in self.names):
+            key = self.flags.get(key, key)
+        self._wrong(key, "is needed")
 
     def _wrong(self, key: str, what: str) -> Any:
         self.problems.append(f"{self.names.get(key, key)}: {what}")

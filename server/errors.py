@@ -44,9 +44,13 @@ def named(option: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        what = error.strerror or error
-        file = "" if error.filename is None else f"{error.filename}: "
-        raise ValueError(f"{option}: {file}{what}") from error
+        raise ValueError(f"{option}: {said_of(error)}") from error
+
+
+def said_of(error: OSError) -> str:
+    """The file and what is wrong with it, without the system's number."""
+    file = "" if error.filename is None else f"{error.filename}: "
+    return f"{file}{error.strerror or error}"
 
 
 def fail(error: Exception, code: int) -> typer.Exit:

@@ -163,6 +163,7 @@ def test_the_unit_starts_what_there_is() -> None:
     assert int(unit["TimeoutStopSec"]) > seconds_to_leave(load(DEPLOY / "fourstep.toml"))
     assert unit["RestartPreventExitStatus"] == "2"
     assert unit["KillSignal"] == "SIGTERM"
+    assert "Documentation" not in unit, "it has no address of its own"
 
 
 def check_arguments(arguments: list[str]) -> None:

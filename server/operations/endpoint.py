@@ -133,7 +133,7 @@ def _listening(address: str) -> socket.socket:
     try:
         return socket.create_server((host, int(port)), family=family)
     except OSError as error:
-        raise OSError(f"operations.address {address}: {error.strerror or error}") from error
+        raise OSError(f"{address}: {error.strerror or error}") from error
 
 
 def _asked(head: bytes) -> tuple[str, str]:

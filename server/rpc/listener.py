@@ -17,7 +17,8 @@ from fourstep.v1 import (
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from server.config import LimitsConfig, ListenerConfig, host_of
+from server.config import LimitsConfig, ListenerConfig, Problem, host_of
+from server.errors import said_of
 from server.rpc.auth import Auth
 from server.rpc.control import Control, Drain
 from server.rpc.door import Door
@@ -93,14 +94,23 @@ class Listener:
         return _FOURSTEP
 
 
-def problems(listeners: Sequence[ListenerConfig]) -> Iterator[str]:
+def problems(listeners: Sequence[ListenerConfig]) -> Iterator[Problem]:
     """What these addresses and files have wrong, as far as can be seen without listening."""
-    for one in listeners:
-        for look in (_look_at_address, _look_at_tls, _look_at_tokens):
+    looks = {"address": _look_at_address, "tls.cert": _look_at_tls, "tokens": _look_at_tokens}
+    for i, one in enumerate(listeners):
+        for name, look in looks.items():
             try:
                 look(one)
-            except (ValueError, OSError) as error:
-                yield str(error)
+            except OSError as error:
+                yield f"listeners[{i}].{_key_of(error, one) or name}", said_of(error)
+            except ValueError as error:
+                yield f"listeners[{i}].{name}", str(error)
+
+
+def _key_of(error: OSError, config: ListenerConfig) -> str | None:
+    """The key of TLS whose file it is about."""
+    files = {} if config.tls is None else vars(config.tls)
+    return next((f"tls.{key}" for key, file in files.items() if str(file) == error.filename), None)
 
 
 def _look_at_address(config: ListenerConfig) -> None:

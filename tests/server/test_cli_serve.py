@@ -1,6 +1,7 @@
 """`fourstep serve` as a process: what it says, how it leaves, and what it refuses at once."""
 
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -127,10 +128,25 @@ def test_what_is_wrong_is_said_at_once_and_before_the_model_is_looked_at(tmp_pat
     assert process.returncode == 2
     lines = shown.splitlines()
     for line, words in zip(
-        lines, ("is a file, and no socket", "key'", "other users can read"), strict=True
+        lines,
+        (
+            "--listen: unix:",
+            f"--tls-key: {tmp_path / 'key'}: No such file",
+            f"--tokens: {tmp_path / 'tokens'}: other users can read",
+        ),
+        strict=True,
     ):
         assert line.startswith("fourstep: error: ")
         assert words in line
+
+
+def test_an_address_of_operations_that_is_taken_is_told_by_its_flag(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with serving("--listen", f"unix:{tmp_path / 's'}", "--operations", address) as process:
+            shown = said(process)
+    assert process.returncode == 2
+    assert shown.startswith(f"fourstep: error: --operations: {address}: Address already in use")
 
 
 def test_engines_for_fewer_slots_than_there_are_tell_so() -> None:

@@ -28,7 +28,9 @@ def test_a_socket_is_its_owners_and_replaces_a_dead_one(tmp_path: Path) -> None:
         assert worker.control.GetModel(control_pb2.GetModelRequest()).name == "tiny"
         with pytest.raises(AddressError, match="another process listens there"):
             check_free(f"unix:{path}")
-        assert list(problems(listeners)) == [f"unix:{path}: another process listens there"]
+        assert list(problems(listeners)) == [
+            ("listeners[0].address", f"unix:{path}: another process listens there")
+        ]
         assert worker.control.GetModel(control_pb2.GetModelRequest()).name == "tiny"
     assert not path.exists()
 
@@ -49,7 +51,7 @@ def test_a_port_that_is_taken_is_told_before_a_model_is_loaded() -> None:
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         assert list(problems([ListenerConfig(address=address)])) == [
-            f"{address}: Address already in use"
+            ("listeners[0].address", f"{address}: Address already in use")
         ]
     check_free(address)
     check_free("127.0.0.1:0")
