@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import warnings
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +25,6 @@ from server.errors import fail, printable
 from server.options import NANO, AnyCheckpoint, CompilerName, Pin, Precision, PrecisionName
 
 app = typer.Typer(
-    help="Runs Step-5 checkpoints with their own MTP layers drafting and the backbone verifying.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -35,6 +35,22 @@ app = typer.Typer(
 app.command("generate")(generate_command)
 app.command("serve")(serve_command)
 app.command("client")(client_command)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"fourstep {version('fourstep')}")
+        raise typer.Exit
+
+
+@app.callback()
+def every_command(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Runs Step-5 checkpoints with their own MTP layers drafting and the backbone verifying."""
 
 
 class _ModelUnlessNamed(TyperGroup):

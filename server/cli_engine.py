@@ -184,7 +184,7 @@ def _artifact(config: ModelConfig, weights: ModelWeights, request: EngineRequest
     artifact = cached_artifact(config, weights, options, console)
     count, size = cache_size()
     console.print(
-        f"built {artifact.folder}; it is one of {count} there, {size / 1e6:.0f} MB in all",
+        f"built {artifact.folder}; artifacts there: {count}, {size / 1e6:.0f} MB in all",
         soft_wrap=True,
     )
     return artifact

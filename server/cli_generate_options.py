@@ -57,7 +57,9 @@ def generate_command(
     logit_bias: Annotated[
         str | None, typer.Option(metavar="JSON", help="""Added to tokens, as {"11": -100}.""")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Same seed, same text, at any --spec-tokens.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Same seed, same text, at any --spec-tokens.")
+    ] = 0,
     stop: Annotated[
         list[str] | None, typer.Option(metavar="TEXT", help="End before this text.")
     ] = None,

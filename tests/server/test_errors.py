@@ -1,5 +1,6 @@
-"""A file that an option names and that cannot be read is told by the option, in words."""
+"""Options that are wrong: a file that cannot be read is told by the option that names it."""
 
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,15 @@ def test_a_file_that_cannot_be_read(
     result = CliRunner().invoke(app, [*command, option, path])
     assert result.exit_code == 2
     assert result.stderr == f"fourstep: error: {option}: {path}: {what}\n"
+
+
+@pytest.mark.parametrize("command", ["generate", "client"])
+def test_a_seed_below_zero_is_refused(command: str) -> None:
+    result = CliRunner().invoke(app, [command, "--prompt", "x", "--seed", "-1"])
+    assert result.exit_code == 2
+    assert "--seed" in result.stderr
+
+
+def test_the_version_is_told() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.stdout) == (0, f"fourstep {version('fourstep')}\n")
