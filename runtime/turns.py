@@ -1,9 +1,10 @@
 """Who runs Python where several threads want to: an engine's, from one call to the next.
 
 Knows the interpreter's switch interval, which is how long who waits lets another thread go on. Does
-not know engines or threads. Keeps true: a thread that has computed or slept outside Python has it
-back at once; between two calls nobody takes it away, since to hand it over and back takes as long
-as a third of what an engine's thread does there.
+not know engines or threads; it is meant for one engine's thread in a process. Keeps true: a thread
+that has computed or slept outside Python has it back at once; who begins to wait between two calls
+does not take it away, since to hand it over and back takes as long as a third of what an engine's
+thread does there.
 """
 
 import sys
