@@ -6,6 +6,7 @@
 #include "kernels/dense.h"
 #include "kernels/decode.h"
 #include "kernels/product.h"
+#include "kernels/rows.h"
 #include "pool.h"
 
 namespace fs::FS_ISA {
@@ -60,12 +61,10 @@ struct Layer {
     for (int64_t g = 0; g < to.groups(); ++g) {
       for (int64_t row = to.first(g); row < to.first(g + 1); ++row) {
         const X *a = gate + (e.first + row) * width, *b = up + (e.first + row) * width;
-        for (int64_t k = 0; k < width; k += kLanes) {
-          int64_t there = width - k;
-          V x = there >= kLanes ? load(a + k) : load_part(a + k, there);
-          V y = there >= kLanes ? load(b + k) : load_part(b + k, there);
-          to.put(g, row - to.first(g), k, swiglu(x, y, job.limit));
-        }
+        each_step(width, [&](int64_t k, int64_t count) {
+          V both = swiglu(load_some(a + k, count), load_some(b + k, count), job.limit);
+          to.put(g, row - to.first(g), k, both);
+        });
       }
     }
   }
@@ -85,8 +84,7 @@ struct Layer {
       write(sums + row * kBlock, end - begin, p.y + (e.first + row) * m.out + begin);
   }
 
-  // Begins to bring in what the first tiles of m read: prefetching within a walk reaches no further
-  // than its own matrix.
+  // Begins to bring in what the first tiles of m read: a walk through a matrix fetches for itself.
   static void soon(const Matrix& m) {
     int64_t bytes = m.out * m.row_bytes();
     if (bytes > kSoon) bytes = kSoon;
@@ -142,17 +140,15 @@ void mix_rows(const MixJob& job) {
       const int64_t* place = job.place + row * job.choices;
       const float* weights = job.weights + row * job.choices;
       X* out = (X*)job.out + row * job.hidden;
-      for (int64_t i = 0; i < job.hidden; i += kLanes) {
-        int64_t there = job.hidden - i;
+      each_step(job.hidden, [&](int64_t i, int64_t count) {
         V total = splat(0);
         for (int64_t k = 0; k < job.choices; ++k) {
           if (place[k] < 0) continue;
           const X* y = (const X*)job.y + place[k] * job.hidden + i;
-          V value = there >= kLanes ? load(y) : load_part(y, there);
-          total = add(total, mul(splat(weights[k]), value));
+          total = add(total, mul(splat(weights[k]), load_some(y, count)));
         }
-        store_some(total, there, out + i);
-      }
+        store_some(total, out + i, count);
+      });
     }
   });
 }

@@ -1,6 +1,7 @@
 // The router: sigmoid scores in float32, the experts with the largest biased ones, their weights.
 #include "kernels/dense.h"
 #include "kernels/product.h"
+#include "kernels/rows.h"
 #include "pool.h"
 
 namespace fs::FS_ISA {
@@ -37,11 +38,10 @@ void route_row(const RouteJob& job, int64_t row, float* p) {
     }
     return;
   }
-  for (int64_t e = 0; e < experts; e += kLanes) {
-    int64_t there = experts - e;
-    V x = there >= kLanes ? load(p + e) : load_part(p + e, there);
-    store_some(div(splat(1), add(splat(1), exp(sub(splat(0), x)))), there, p + e);
-  }
+  each_step(experts, [&](int64_t e, int64_t count) {
+    V x = load_some(p + e, count);
+    store_some(div(splat(1), add(splat(1), exp(sub(splat(0), x)))), p + e, count);
+  });
   choose(p, job.bias, experts, topk, ids, weights);
   float total = 0;
   for (int64_t k = 0; k < topk; ++k) total += p[ids[k]];

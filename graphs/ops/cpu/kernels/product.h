@@ -53,7 +53,7 @@ struct PackedRows {
     // Elements m and m + 4 of each half of the block are neighbours, in step 4 * half + m.
     Packed<X> block[kLanes], pairs[kLanes];
     store_packed<X>(values, block);
-    for (int i = 0; i < kLanes; ++i) pairs[i] = block[i / 8 * 8 + i % 2 * 4 + i / 2 % 4];
+    for (int j = 0; j < kLanes; ++j) pairs[j] = block[j / 8 * 8 + j % 2 * 4 + j / 2 % 4];
     Packed<X>* to = group(g) + (k / kKnot * (kKnot / kStep<X>) * size(g) + i) * kStep<X>;
     to += k % kKnot / 8;
     int64_t last = in % kKnot;

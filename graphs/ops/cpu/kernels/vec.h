@@ -201,15 +201,6 @@ inline V load_part(const T* p, int64_t count) {
   return load(x);
 }
 
-// The first `count` elements of a, all of them when there are more.
-template <typename T>
-inline void store_some(V a, int64_t count, T* p) {
-  if (count >= kLanes) return store(a, p);
-  T x[kLanes];
-  store(a, x);
-  std::memcpy(p, x, count * sizeof(T));
-}
-
 // e^x to about one unit in the last place; 0 below -103, infinity above 88.72, NaN stays NaN.
 inline V exp(V x) {
   // max and min return their second operand when one is NaN, so x goes second.

@@ -31,11 +31,11 @@ struct KnotRows {
       scale[i] = (const uint8_t*)m.scale + row_of(m, out + i) * (m.in / 16);
     }
   }
-  // Knot k of what will be read `distance` later; of the last one at least what there is.
-  FS_INLINE void ahead(int64_t k, int64_t distance, bool last) const {
+  // Knot k of what will be read `distance` later; `shared`: the half of it that there is.
+  FS_INLINE void ahead(int64_t k, int64_t distance, bool shared) const {
     for (int i = 0; i < 2; ++i) {
       prefetch(code[i] + k * 128, distance);
-      if (!last) prefetch(code[i] + k * 128 + 64, distance);
+      if (!shared) prefetch(code[i] + k * 128 + 64, distance);
       if (k % 4 == 0) prefetch(scale[i] + k * kKnotBlocks, distance / 8);
     }
   }
