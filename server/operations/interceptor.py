@@ -92,8 +92,7 @@ class Calls:
             is_open.dec()
             if rpc.endswith(ASKS) and not record.queued:
                 self._not_queued(context)
-            self.ended.labels(listener, rpc, code.name).inc()
-            fields = {"listener": listener, "rpc": rpc, "status": code.name, "tenant": tenant()}
+            fields: dict[str, Any] = self._counted(listener, rpc, code)
             if record.request_id or code in _OURS:
                 fields |= {**asdict(record), "traceparent": self._traceparent(context)}
                 fields["seconds"] = time.monotonic() - began
@@ -105,10 +104,12 @@ class Calls:
         """One call that nobody answers."""
         if rpc.endswith(ASKS):
             self._refused.labels(handler.reason).inc()
-        code = handler.code.name
-        self.ended.labels(listener, rpc, code).inc()
-        fields = {"listener": listener, "rpc": rpc, "status": code, "tenant": tenant()}
-        self._sent_away(tuple(fields.items()))
+        self._sent_away(tuple(self._counted(listener, rpc, handler.code).items()))
+
+    def _counted(self, listener: str, rpc: str, code: grpc.StatusCode) -> dict[str, str]:
+        """Count a call; what a line on it begins with."""
+        self.ended.labels(listener, rpc, code.name).inc()
+        return {"listener": listener, "rpc": rpc, "status": code.name, "tenant": tenant()}
 
     def _not_queued(self, context: Context) -> None:
         """A request that was refused, or whose caller has left."""

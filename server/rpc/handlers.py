@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import grpc
 from fourstep.v1.errors_pb2 import ErrorReason
 
-from server.rpc.status import reason_in, trailing
+from server.rpc.status import name_of, reason_for, trailing
 
 Handler = Any  # grpc's own is generic in messages
 Behaviour = Callable[..., Any]
@@ -89,6 +89,4 @@ def refusing(code: grpc.StatusCode, details: str, reason: ErrorReason | None = N
         await context.abort(code, details, metadata)
         raise AssertionError("abort raises")
 
-    told = reason_in(metadata)
-    assert told is not None
-    return Refusing(code, told, refuse)
+    return Refusing(code, name_of(reason_for(code, reason)), refuse)

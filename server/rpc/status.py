@@ -69,12 +69,16 @@ _ENDS = {
 def trailing(
     code: grpc.StatusCode, details: str, reason: pb.ErrorReason | None
 ) -> tuple[tuple[str, bytes], ...]:
-    """The metadata that says it to programs; `reason` None: what the code says."""
-    reason = _REASONS[code] if reason is None else reason
+    """The metadata that says it to programs; `reason` as for `reason_for`."""
     packed = Any()
-    packed.Pack(pb.ErrorDetail(reason=reason))
+    packed.Pack(pb.ErrorDetail(reason=reason_for(code, reason)))
     status = Status(code=code.value[0], message=details, details=[packed])
     return ((_DETAILS, status.SerializeToString()),)
+
+
+def reason_for(code: grpc.StatusCode, reason: pb.ErrorReason | None) -> pb.ErrorReason:
+    """`reason`, or what the code says where there is none of its own."""
+    return _REASONS[code] if reason is None else reason
 
 
 def reason_in(metadata: Iterable[tuple[str, bytes | str]] | None) -> str | None:
