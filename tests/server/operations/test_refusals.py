@@ -13,7 +13,6 @@ from runtime.scheduler import QueueFullError, Scheduler
 from runtime.service import Service, ServiceClosedError, ServiceFailedError
 from server.config import LimitsConfig, ListenerConfig
 from server.operations.operations import Operations
-from server.rpc import served
 from server.rpc.served import Asked, Served
 from tests.server.rpc.working import Running, running_as, text_request, tiny_config, until
 from tests.server.tiny_checkpoint import write_checkpoint
@@ -155,21 +154,6 @@ def test_who_is_not_known_and_what_is_no_message(worker: Counted) -> None:
     with pytest.raises(grpc.RpcError):
         list(generate(b"is no message", metadata=bearer()))
     assert worker.refused() == {"invalid": 1}
-
-
-@pytest.fixture
-def gate(worker: Counted, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Prompts are read once it is set, beside the event loop."""
-    made, read = threading.Event(), worker.served.text
-
-    def slow(text: str) -> Asked:
-        assert made.wait(60)
-        return read(text)
-
-    monkeypatch.setattr(worker.served, "text", slow)
-    monkeypatch.setattr(served, "SMALL", -1)
-    yield made
-    made.set()
 
 
 def test_a_name_that_has_enough_and_an_id_in_use(worker: Counted, gate: threading.Event) -> None:

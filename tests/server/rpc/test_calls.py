@@ -14,21 +14,6 @@ from server.rpc.served import Asked
 from tests.server.rpc.working import Running, reason_of, text_request, until
 
 
-@pytest.fixture
-def gate(worker: Running, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Prompts are read once it is set, as large ones are: beside the event loop."""
-    made, read = threading.Event(), worker.served.text
-
-    def slow(text: str) -> Asked:
-        assert made.wait(60)
-        return read(text)
-
-    monkeypatch.setattr(worker.served, "text", slow)
-    monkeypatch.setattr(served, "SMALL", -1)
-    yield made
-    made.set()
-
-
 def named() -> pb.GenerateRequest:
     request = text_request()
     request.request_id = "mine"
