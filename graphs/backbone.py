@@ -16,7 +16,7 @@ from graphs.layers.moe import moe_mlp
 from graphs.layers.norm import rms_norm
 from graphs.layers.rope import Rotary
 from graphs.rows import Rows
-from graphs.state import IndexerState, KvPool
+from graphs.state import IndexerState
 from graphs.weights import LayerWeights, MoeWeights
 
 
@@ -25,7 +25,7 @@ def decoder_layer(
     rows: Rows,
     rotary: Rotary,
     weights: LayerWeights,
-    pool: KvPool,
+    pool: Tensor,
     indexer: IndexerState | None,
     table: Tensor,
     config: ModelConfig,

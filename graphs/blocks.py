@@ -22,7 +22,7 @@ from graphs.layers.rope import Frequencies, Rotary, rotary_tables
 from graphs.ops.sample import count_tokens, sample
 from graphs.rows import Rows, fill_rows, place_rows
 from graphs.sampling import SamplingState
-from graphs.state import IndexerState, KvPool
+from graphs.state import IndexerState
 from graphs.weights import LayerWeights
 
 
@@ -102,7 +102,7 @@ class Layer(Block):
         rows: Rows,
         rotary: Rotary,
         weights: LayerWeights,
-        pool: KvPool,
+        pool: Tensor,
         indexer: IndexerState | None,
         table: Tensor,
     ) -> None:

@@ -19,7 +19,6 @@ from graphs.layers.rope import Frequencies, Rotary
 from graphs.mtp import mtp_block
 from graphs.ops.sample import argmax
 from graphs.rows import Rows, fill_rows, place_rows
-from graphs.state import KvPool
 from graphs.weights import MtpWeights
 
 LOOKED = 8  # rows of an observation that predict, at most
@@ -156,7 +155,7 @@ class Depth(Block):
         ids_SR: Tensor,
         embed_VH: Tensor,
         weights: MtpWeights,
-        pool: KvPool,
+        pool: Tensor,
         table: Tensor,
     ) -> None:
         """`ids` are the tokens ahead of each row at this depth."""
@@ -186,7 +185,7 @@ class DraftDepth(Depth):
         known_S: Tensor,
         embed_VH: Tensor,
         weights: MtpWeights,
-        pool: KvPool,
+        pool: Tensor,
         table: Tensor,
         draft_S: Tensor,
     ) -> None:
@@ -219,7 +218,7 @@ class ObserveDepth(Depth):
         depth_S: Tensor,
         embed_VH: Tensor,
         weights: MtpWeights,
-        pool: KvPool,
+        pool: Tensor,
         table: Tensor,
         draft_S: Tensor,
         hits_S: Tensor,

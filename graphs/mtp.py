@@ -14,7 +14,6 @@ from graphs.layers.linear import linear
 from graphs.layers.norm import rms_norm
 from graphs.layers.rope import Rotary
 from graphs.rows import Rows
-from graphs.state import KvPool
 from graphs.weights import MtpWeights
 
 
@@ -25,7 +24,7 @@ def mtp_block(
     weights: MtpWeights,
     rows: Rows,
     rotary: Rotary,
-    pool: KvPool,
+    pool: Tensor,
     table: Tensor,
     config: ModelConfig,
     layer: LayerConfig,

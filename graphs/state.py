@@ -21,16 +21,11 @@ from graphs.sampling import SamplingState, make_sampling
 from graphs.trees import nbytes_of
 
 BLOCK = 64  # tokens a block
+OCTET = 8  # positions whose keys lie together in a pool
 SCRATCH_BLOCK = 0
 RING = 16  # raw indexer rows kept a slot: at least 7 + K (architecture 4.5)
 
-
-@dataclass(frozen=True, kw_only=True)
-class KvPool:
-    """Keys and values of one layer, [B, BLOCK, G, D] each, in the activation dtype."""
-
-    k: Tensor
-    v: Tensor
+Place = tuple[Tensor, Tensor]  # of a position in a pool: block, and offset in it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +41,10 @@ class IndexerState:
 class State:
     """Everything a step reads and writes besides the weights."""
 
-    layers: tuple[KvPool, ...]  # backbone, then MTP
+    # Backbone, then MTP: pools of keys and values [B, G, BLOCK/8, 2, 8, D] in the activation dtype.
+    # An octet's keys of one KV head come first, its values follow: a chosen region is one stretch
+    # of memory, so that far ones are found by walking few pages.
+    layers: tuple[Tensor, ...]
     indexers: tuple[IndexerState | None, ...]  # backbone
     full_table: Tensor  # [S+1, M] int64 physical blocks of the full pool
     sliding_table: Tensor  # [S+1, M] int64 physical blocks of the sliding and MTP pool
@@ -63,7 +61,7 @@ class State:
         return nbytes_of(self)
 
 
-for _kind in (KvPool, IndexerState, State):
+for _kind in (IndexerState, State):
     torch.export.register_dataclass(_kind, serialized_type_name=f"fourstep.{_kind.__name__}")
 
 
@@ -84,11 +82,11 @@ def make_state(
     `full_blocks` and `sliding_blocks` count usable blocks; one scratch block each is added.
     """
 
-    def pool(layer: LayerConfig) -> KvPool:
+    def pool(layer: LayerConfig) -> Tensor:
         blocks = 1 + (full_blocks if layer.attention == "full" else sliding_blocks)
-        shape = (blocks, BLOCK, layer.kv_heads, layer.head_dim)
-        k, v = (zeros(*shape, dtype=dtype, device=device) for _ in range(2))
-        return KvPool(k=k, v=v)
+        octets = (BLOCK // OCTET, 2, OCTET)
+        shape = (blocks, layer.kv_heads, *octets, layer.head_dim)
+        return zeros(*shape, dtype=dtype, device=device)
 
     def indexer(layer: LayerConfig) -> IndexerState | None:
         if layer.attention != "full" or config.sparse is None:
@@ -112,6 +110,21 @@ def make_state(
     )
 
 
-def physical(table: Tensor, slot: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+def physical(table: Tensor, slot: Tensor, position: Tensor) -> Place:
     """(block, offset) of logical positions. slot broadcasts against position; any shape."""
     return table[slot, position // BLOCK], position % BLOCK
+
+
+def read_pool(pool: Tensor, place: Place, head: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values at places, of KV heads that broadcast against them: each [..., D]."""
+    block, offset = place
+    keys, values = pool[block, head, offset // OCTET, :, offset % OCTET].unbind(-2)
+    return keys, values
+
+
+def write_pool(pool: Tensor, place: Place, k_TGD: Tensor, v_TGD: Tensor) -> None:
+    """Store keys and values of every KV head at places [T], in place."""
+    block_T1, offset_T1 = (index[:, None] for index in place)
+    head_G = torch.arange(pool.shape[1], device=pool.device)
+    kv_TG2D = torch.stack([k_TGD, v_TGD], dim=2)
+    pool[block_T1, head_G, offset_T1 // OCTET, :, offset_T1 % OCTET] = kv_TG2D

@@ -17,7 +17,7 @@ from graphs.config import ModelConfig
 from graphs.footprint import circle
 from graphs.history import HISTORY
 from graphs.plan import MAX_WIDTH
-from graphs.state import BLOCK, SCRATCH_BLOCK, KvPool, State
+from graphs.state import BLOCK, SCRATCH_BLOCK, State
 from runtime.pools import PoolSizes
 from runtime.prefix import Node, PrefixCache, Sliding
 from runtime.sizing import rows_held
@@ -256,7 +256,7 @@ class Memory:
         if (block := self.cache.sliding.take()) is None:
             return False
         for pool in self._sliding:
-            _copy(pool, shared.number, block)
+            pool[block] = pool[shared.number]
         self.cache.leave_sliding(shared.owner)
         made.sliding[index] = _Block(block)
         return True
@@ -279,8 +279,3 @@ class Memory:
 
     def _places(self, end: int) -> torch.Tensor:
         return torch.arange(end - self._depths, end) % HISTORY
-
-
-def _copy(pool: KvPool, source: int, target: int) -> None:
-    pool.k[target] = pool.k[source]
-    pool.v[target] = pool.v[source]

@@ -15,7 +15,7 @@ from graphs.layers.rope import Rotary
 from graphs.ops.attention import region_attention, window_attention
 from graphs.ops.rotary import rope_write
 from graphs.rows import Rows
-from graphs.state import IndexerState, KvPool
+from graphs.state import IndexerState
 from graphs.weights import AttentionWeights
 
 
@@ -24,7 +24,7 @@ def attention(
     rows: Rows,
     rotary: Rotary,
     weights: AttentionWeights,
-    pool: KvPool,
+    pool: Tensor,
     indexer: IndexerState | None,
     table: Tensor,
     config: ModelConfig,
@@ -34,9 +34,9 @@ def attention(
     qkv_TC, gate_TN, kz_TP = _project(h_TH, weights, layer)
     q_TND = rope_write(
         *(qkv_TC, weights.q_norm, weights.k_norm, rotary.attention),
-        *(rows.slot, rows.position, table, pool.k, pool.v, layer.heads, config.rms_eps),
+        *(rows.slot, rows.position, table, pool, layer.heads, config.rms_eps),
     )
-    places = pool.k, pool.v, rows.slot, rows.position, table
+    places = pool, rows.slot, rows.position, table
     if layer.window is None and indexer is not None and weights.indexer is not None:
         assert config.sparse is not None
         here = rows, rotary, weights.indexer, indexer, table, config.sparse, config.rms_eps

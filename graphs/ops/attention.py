@@ -13,7 +13,7 @@ from torch import Tensor
 
 from graphs.layers.activation import sigmoid
 from graphs.ops.library import define
-from graphs.state import BLOCK, physical
+from graphs.state import BLOCK, Place, physical, read_pool
 
 
 def attend(q_TND: Tensor, k_TGLD: Tensor, v_TGLD: Tensor, visible_TGL: Tensor) -> Tensor:
@@ -35,8 +35,7 @@ def attend(q_TND: Tensor, k_TGLD: Tensor, v_TGLD: Tensor, visible_TGL: Tensor) -
 def _window_attention(
     q: Tensor,
     gate: Tensor,
-    pool_k: Tensor,
-    pool_v: Tensor,
+    pool: Tensor,
     slot: Tensor,
     position: Tensor,
     table: Tensor,
@@ -50,19 +49,16 @@ def _window_attention(
         context_L = torch.arange(table.shape[1] * BLOCK, device=position.device)
         positions_TL = context_L.expand(position.shape[0], -1)
     visible_TL = (positions_TL >= 0) & (positions_TL <= position[:, None])
-    shape = (-1, pool_k.shape[2], -1)
+    shape = (-1, pool.shape[1], -1)
     places = positions_TL.clamp(min=0)[:, None].expand(shape)
     visible_TGL = visible_TL[:, None].expand(shape)
-    return _gated(
-        q, gate, pool_k, pool_v, physical(table, slot[:, None, None], places), visible_TGL
-    )
+    return _gated(q, gate, pool, physical(table, slot[:, None, None], places), visible_TGL)
 
 
 def _region_attention(
     q: Tensor,
     gate: Tensor,
-    pool_k: Tensor,
-    pool_v: Tensor,
+    pool: Tensor,
     slot: Tensor,
     position: Tensor,
     table: Tensor,
@@ -77,21 +73,19 @@ def _region_attention(
     visible_TGL = (ids_TGK >= 0).repeat_interleave(region, dim=-1)
     visible_TGL = visible_TGL & (positions_TGL <= position[:, None, None])
     places = physical(table, slot[:, None, None], positions_TGL)
-    return _gated(q, gate, pool_k, pool_v, places, visible_TGL)
+    return _gated(q, gate, pool, places, visible_TGL)
 
 
 def _gated(
     q_TND: Tensor,
     gate_TN: Tensor,
-    pool_k: Tensor,
-    pool_v: Tensor,
-    places: tuple[Tensor, Tensor],
+    pool: Tensor,
+    places: Place,
     visible_TGL: Tensor,
 ) -> Tensor:
     """Attend to the keys at `places`, (block, offset) each [T, G, L]; gate each head: [T, N*D]."""
-    head_G1 = torch.arange(pool_k.shape[2], device=pool_k.device)[:, None]
-    keys, values = pool_k[(*places, head_G1)], pool_v[(*places, head_G1)]
-    o_TND = attend(q_TND, keys, values, visible_TGL)
+    head_G1 = torch.arange(pool.shape[1], device=pool.device)[:, None]
+    o_TND = attend(q_TND, *read_pool(pool, places, head_G1), visible_TGL)
     open_TN = sigmoid(gate_TN).to(q_TND.dtype)
     return (o_TND.float() * open_TN[..., None].float()).to(q_TND.dtype).flatten(1)
 
@@ -100,12 +94,12 @@ def _fake(q: Tensor, *_: object) -> Tensor:
     return q.new_empty(q.shape[0], q.shape[1] * q.shape[2])
 
 
-# q [T, N, D], gate [T, N] (as projected, before the sigmoid), pools [B, 64, G, D], all in the
-# activation dtype -> [T, N*D]. A row sees the `window` positions that end at itself; window 0:
+# q [T, N, D], gate [T, N] (as projected, before the sigmoid) and a layer's pool (state.py), all in
+# the activation dtype -> [T, N*D]. A row sees the `window` positions that end at itself; window 0:
 # every position up to itself.
 window_attention = define(
-    "window_attention(Tensor q, Tensor gate, Tensor pool_k, Tensor pool_v, Tensor slot, "
-    "Tensor position, Tensor table, int window) -> Tensor",
+    "window_attention(Tensor q, Tensor gate, Tensor pool, Tensor slot, Tensor position, "
+    "Tensor table, int window) -> Tensor",
     _window_attention,
     _fake,
 )
@@ -113,8 +107,8 @@ window_attention = define(
 # As above; a row sees the tokens of its chosen regions, ids int64 [T, G, K] rising with -1 for
 # none, and those of its own region up to itself.
 region_attention = define(
-    "region_attention(Tensor q, Tensor gate, Tensor pool_k, Tensor pool_v, Tensor slot, "
-    "Tensor position, Tensor table, Tensor ids, int region) -> Tensor",
+    "region_attention(Tensor q, Tensor gate, Tensor pool, Tensor slot, Tensor position, "
+    "Tensor table, Tensor ids, int region) -> Tensor",
     _region_attention,
     _fake,
 )

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from graphs.ops.library import define
 from graphs.ops.norm import rms_norm_reference
-from graphs.state import physical
+from graphs.state import physical, write_pool
 
 
 def rope_table(positions_T: Tensor, inv: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -57,18 +57,15 @@ def _rope_write(
     slot: Tensor,
     position: Tensor,
     table: Tensor,
-    pool_k: Tensor,
-    pool_v: Tensor,
+    pool: Tensor,
     heads: int,
     eps: float,
 ) -> Tensor:
-    groups, width = pool_k.shape[2:]
+    groups, width = pool.shape[1], pool.shape[-1]
     used = qkv[:, : (heads + 2 * groups) * width].unflatten(1, (-1, width))
     q_TND, k_TGD, v_TGD = used.split([heads, groups, groups], dim=1)
     k_TGD = rotate(rms_norm_reference(k_TGD, k_norm, eps, qkv.dtype), rotary)
-    place = physical(table, slot, position)
-    pool_k.index_put_(place, k_TGD)
-    pool_v.index_put_(place, v_TGD)
+    write_pool(pool, physical(table, slot, position), k_TGD, v_TGD)
     return rotate(rms_norm_reference(q_TND, q_norm, eps, qkv.dtype), rotary)
 
 
@@ -80,12 +77,11 @@ def _rope_write_fake(
     slot: Tensor,
     position: Tensor,
     table: Tensor,
-    pool_k: Tensor,
-    pool_v: Tensor,
+    pool: Tensor,
     heads: int,
     eps: float,
 ) -> Tensor:
-    return qkv.new_empty(qkv.shape[0], heads, pool_k.shape[3])
+    return qkv.new_empty(qkv.shape[0], heads, pool.shape[-1])
 
 
 # position int64 [T], inv f32 [rotary_dim/2] -> f32 [T, rotary_dim]: cosines, then sines, of the
@@ -97,12 +93,11 @@ rotary_table = define(
 )
 
 # qkv [T, (N+2G)*D or more] in the activation dtype: q, k, v as projected; columns after them are
-# ignored. Norms q and k per head (f32 [D], zero-centred), rotates them, stores k and v in the pools
-# [B, 64, G, D] and returns q [T, N, D].
+# ignored. Norms q and k per head (f32 [D], zero-centred), rotates them, stores k and v in the pool
+# and returns q [T, N, D].
 rope_write = define(
     "rope_write(Tensor qkv, Tensor q_norm, Tensor k_norm, Tensor rotary, Tensor slot, "
-    "Tensor position, Tensor table, Tensor(a!) pool_k, Tensor(b!) pool_v, int heads, float eps) "
-    "-> Tensor",
+    "Tensor position, Tensor table, Tensor(a!) pool, int heads, float eps) -> Tensor",
     _rope_write,
     _rope_write_fake,
 )

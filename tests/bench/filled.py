@@ -35,10 +35,9 @@ def fill(state: State, seed: int = 0) -> None:
     scores do not tie; keys and values repeat after a while."""
     draw = torch.Generator().manual_seed(seed)
     for pool in state.layers:
-        for tensor in (pool.k, pool.v):
-            noise = torch.randn(min(_CHUNK, len(tensor)), *tensor.shape[1:], generator=draw)
-            for part in tensor.split(_CHUNK):
-                part.copy_(noise[: len(part)])
+        noise = torch.randn(min(_CHUNK, len(pool)), *pool.shape[1:], generator=draw)
+        for part in pool.split(_CHUNK):
+            part.copy_(noise[: len(part)])
     for indexer in state.indexers:
         if indexer is None:
             continue

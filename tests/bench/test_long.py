@@ -57,8 +57,8 @@ def test_the_state_is_filled_and_operators_are_timed_in_a_step(tiny: Subject) ->
     engine = tiny.engine(1, options())
     fill(engine.state)
     for pool in engine.state.layers:
-        assert pool.k.isfinite().all()
-        assert pool.v.float().std() > 0.9
+        assert pool.isfinite().all()
+        assert pool.float().std() > 0.9
     for indexer in engine.state.indexers:
         if indexer is not None:
             rows = indexer.summary.float().flatten(0, 1)

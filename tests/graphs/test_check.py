@@ -133,7 +133,7 @@ def test_a_dropped_clamp_is_seen(kind: str, name: str, act: torch.dtype) -> None
 def test_one_bit_anywhere_is_seen() -> None:
     """Also in state, in padding and in the sign of a zero."""
     call, weights = next(calls(is_layer))
-    for tensor in (call.args[0], call.args[4].k, call.args[4].v):
+    for tensor in (call.args[0], call.args[4][..., 0, :, :], call.args[4][..., 1, :, :]):
 
         def program(target: Tensor = tensor) -> None:
             call.block(*call.args)

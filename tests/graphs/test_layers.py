@@ -193,7 +193,7 @@ def changed_attention(position: int, layer: LayerConfig, touched: int) -> bool:
         state = fresh_state(model)
         inputs = list(layer_inputs(model, ids[:position], state))
         del inputs
-        state.layers[layer.index].v[1, touched] += poke
+        state.layers[layer.index][1, :, touched // 8, 1, touched % 8] += poke
         *_, last = layer_inputs(model, ids[position:], state, start=position)
         results.append(last)
     return not torch.equal(*results)
@@ -219,9 +219,9 @@ def test_mtp_layers_have_the_window_too() -> None:
     for touched in (None, 25, 24):
         state = fresh_state(model)
         pool = state.layers[layer.index]
-        pool.v[1] = random(64, 2, 24, seed=3)
+        pool[1] = random(2, 8, 2, 8, 24, seed=3)
         if touched is not None:
-            pool.v[1, touched] += 3.0
+            pool[1, :, touched // 8, 1, touched % 8] += 3.0
         rows = rows_at(40, 1)
         rotary = rotary_of(model.config, layer, rows, FP32)
         args = (weights, pool, None, state.sliding_table, model.config, layer)

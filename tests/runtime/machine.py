@@ -18,7 +18,7 @@ from torch import Tensor
 from graphs.cache import cache_folder
 from graphs.ops.build import build_kernels, load_kernels, set_threads
 from graphs.plan import EnginePlan
-from graphs.state import BLOCK, KvPool
+from graphs.state import BLOCK
 from runtime import failpoints
 from runtime.answer import Answer, End, Output, Phase, Request
 from runtime.engine import Engine
@@ -184,7 +184,7 @@ class Machine:
         assert self.memory.cache.full.used == self.memory.cache.sliding.used == 0
         for pool, layers in self._pools():
             for layer in layers:
-                assert (layer.k[list(pool.free)] == POISON).all(), "somebody wrote to a free block"
+                assert (layer[list(pool.free)] == POISON).all(), "somebody wrote to a free block"
         assert self.scheduler.seats.free == self.engine.state.slots
 
     def ask(self, prompt: Sequence[int], params: SamplingParams, **more: object) -> Said:
@@ -204,7 +204,7 @@ class Machine:
         slots = [answer.slot for answer in self.live]
         assert len(set(slots)) == len(slots) == self.engine.state.slots - self.scheduler.seats.free
 
-    def _pools(self) -> list[tuple[Pool[Any], list[KvPool]]]:
+    def _pools(self) -> list[tuple[Pool[Any], list[Tensor]]]:
         """Each pool, and the layers whose blocks it has."""
         sliding = self.memory._sliding
         full = [layer for layer in self.engine.state.layers if not any(layer is s for s in sliding)]
@@ -213,14 +213,14 @@ class Machine:
     def _poison(self) -> None:
         """A row that is read before it is written, or after its block was given back, shows."""
 
-        def given(pool: Pool[Any], layers: list[KvPool], block: int) -> None:
-            for tensor in (tensor for layer in layers for tensor in (layer.k, layer.v)):
-                tensor[block] = POISON
+        def given(pool: Pool[Any], layers: list[Tensor], block: int) -> None:
+            for layer in layers:
+                layer[block] = POISON
             type(pool).give(pool, block)
 
         for pool, layers in self._pools():
             for layer in layers:
-                layer.k[1:], layer.v[1:] = POISON, POISON
+                layer[1:] = POISON
             vars(pool)["give"] = partial(given, pool, layers)
 
     def _take(self, output: Output) -> None:
@@ -272,7 +272,7 @@ def rows_of(engine: Engine, slot: int, layer: int, sliding: bool, rows: range) -
     table = state.sliding_table if sliding else state.full_table
     blocks, pool = table[slot, at // BLOCK], state.layers[layer]
     assert (blocks > 0).all(), "a row in use has no block"
-    return torch.stack([pool.k[blocks, at % BLOCK], pool.v[blocks, at % BLOCK]])
+    return pool[blocks, :, at % BLOCK // 8, :, at % 8]
 
 
 def tokens(count: int, seed: int = 0) -> list[int]:

@@ -115,7 +115,7 @@ def test_a_step_without_drafting_commits_the_same() -> None:
         made = engine()
         first = made.prefill(golden()["prompt_60"].tolist(), 0, GREEDY)
         last = Turn(slot=0, position=60, token=first.tokens[0], drafts=first.drafts)
-        keys = made.state.layers[-1].k
+        keys = made.state.layers[-1]
         before = keys.clone()
         [committed] = made.decode([last], draft=draft)
         assert torch.equal(keys, before) is not draft, "the MTP layers run only to draft"
@@ -152,7 +152,7 @@ def memory_of(made: Engine, slot: int) -> list[torch.Tensor]:
     found = [state.history.ids[slot], state.history.hidden[slot], state.sampling.counts[slot]]
     for layer, pool in zip((*config.layers, *config.mtp_layers), state.layers, strict=True):
         blocks = (state.sliding_table if layer.window else state.full_table)[slot]
-        found += [pool.k[blocks], pool.v[blocks]]
+        found += [pool[blocks]]
     for indexer in state.indexers:
         if indexer is not None:
             found += [indexer.summary[state.full_table[slot]].float()]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from graphs.ops.build import set_threads
 from graphs.ops.rotary import rotary_table
-from graphs.state import BLOCK
+from graphs.state import BLOCK, OCTET, Place, read_pool, write_pool
 
 BF16, FP32 = torch.bfloat16, torch.float32
 CUTS = (1, 2, 3, 4, 7, 64)
@@ -70,12 +70,25 @@ def unwritten(rows: Rows) -> Tensor:
     return unused
 
 
-def pools(rows: Rows, groups: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def make_pool(blocks: int, groups: int, width: int, dtype: torch.dtype) -> Tensor:
+    """Random keys and values."""
+    return random(blocks, groups, BLOCK // OCTET, 2, OCTET, width).to(dtype)
+
+
+def pool_of(rows: Rows, groups: int, width: int, dtype: torch.dtype) -> Tensor:
     """Keys and values: numbers up to the last row of each slot, NaN after it."""
     unused = unwritten(rows)
-    k, v = (random(*unused.shape, groups, width, seed=i).to(dtype) for i in range(2))
-    k[unused], v[unused] = torch.nan, torch.nan
-    return k, v
+    pool = make_pool(len(unused), groups, width, dtype)
+    block, offset = unused.nonzero().unbind(1)
+    nothing = torch.full((len(block), groups, width), torch.nan, dtype=dtype)
+    write_pool(pool, (block, offset), nothing, nothing)
+    return pool
+
+
+def every_head(pool: Tensor, place: Place) -> tuple[Tensor, Tensor]:
+    """Keys and values at places [T]: each [T, G, D]."""
+    block, offset = (index[:, None] for index in place)
+    return read_pool(pool, (block, offset), torch.arange(pool.shape[1]))
 
 
 def rotary(rows: Rows, width: int, rounding: torch.dtype = BF16) -> Tensor:

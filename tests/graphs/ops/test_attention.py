@@ -16,7 +16,7 @@ from tests.graphs.ops.attention_cases import (
     error,
     few,
     make_rows,
-    pools,
+    pool_of,
     random,
     strided,
     tolerance,
@@ -26,27 +26,26 @@ ROWS = make_rows([(150, 37), (700, 4), (0, 20), (62, 3)], columns=12, padding=2)
 
 
 class Inputs:
-    """Random q, gate and pools for some rows."""
+    """Random q, gate and pool for some rows."""
 
     def __init__(self, rows: Rows, heads: int, groups: int, width: int, dtype: torch.dtype) -> None:
         self.rows = rows
         self.q = random(len(rows), heads, width, seed=5).to(dtype)
         self.gate = strided(random(len(rows), heads, seed=6).to(dtype))
-        self.pools = pools(rows, groups, width, dtype)
+        self.pool = pool_of(rows, groups, width, dtype)
 
     def window(self, window: int, part: slice = slice(None)) -> Tensor:
         places = self.rows[part].slot, self.rows[part].position, self.rows.table
-        return window_attention(self.q[part], self.gate[part], *self.pools, *places, window)
+        return window_attention(self.q[part], self.gate[part], self.pool, *places, window)
 
     def regions(self, ids: Tensor, part: slice = slice(None)) -> Tensor:
         places = self.rows[part].slot, self.rows[part].position, self.rows.table
         q, gate = self.q[part], self.gate[part]
-        return region_attention(q, gate, *self.pools, *places, ids[part].contiguous(), 8)
+        return region_attention(q, gate, self.pool, *places, ids[part].contiguous(), 8)
 
     def clean(self) -> "Inputs":
         """The same with zeros for NaN: the reference multiplies what it masks by zero."""
-        for pool in self.pools:
-            pool.nan_to_num_(0)
+        self.pool.nan_to_num_(0)
         return self
 
 
@@ -150,7 +149,7 @@ def test_the_first_key_of_the_window_counts_and_the_one_before_does_not(isa: str
     for row in range(9):
         oldest = int(rows.position[row]) - 15
         for place, changes in ((oldest, True), (oldest - 1, False)):
-            value = inputs.pools[1][rows.table[0, 0], place]
+            value = inputs.pool[rows.table[0, 0], :, place // 8, 1, place % 8]
             kept = value.clone()
             value += 1
             assert torch.equal(inputs.window(16)[row], before[row]) is not changes
@@ -170,11 +169,13 @@ def test_bad_inputs_are_refused() -> None:
     inputs = Inputs(rows, 4, 2, 24, FP32)
     places = rows.slot, rows.position, rows.table
     with pytest.raises(RuntimeError, match="gate has shape"):
-        window_attention(inputs.q, inputs.gate[:1], *inputs.pools, *places, 4)
-    with pytest.raises(RuntimeError, match=r"pool_k is .*BFloat16"):
-        window_attention(inputs.q, inputs.gate, *(p.bfloat16() for p in inputs.pools), *places, 4)
+        window_attention(inputs.q, inputs.gate[:1], inputs.pool, *places, 4)
+    with pytest.raises(RuntimeError, match=r"pool is .*BFloat16"):
+        window_attention(inputs.q, inputs.gate, inputs.pool.bfloat16(), *places, 4)
+    with pytest.raises(RuntimeError, match="pool has shape"):
+        window_attention(inputs.q, inputs.gate, inputs.pool.transpose(3, 4), *places, 4)
     with pytest.raises(RuntimeError, match="slot is Int"):
-        window_attention(inputs.q, inputs.gate, *inputs.pools, rows.slot.int(), *places[1:], 4)
+        window_attention(inputs.q, inputs.gate, inputs.pool, rows.slot.int(), *places[1:], 4)
     ids = torch.zeros(2, 2, 1, dtype=torch.int64)
     with pytest.raises(RuntimeError, match="regions of 16 tokens"):
-        region_attention(inputs.q, inputs.gate, *inputs.pools, *places, ids, 16)
+        region_attention(inputs.q, inputs.gate, inputs.pool, *places, ids, 16)

@@ -1,6 +1,7 @@
 """The longest context and the first one that is sparse: kernels against references, rows against
 each other, and offsets that no 32 bits hold."""
 
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from graphs.ops.library import References
 from graphs.ops.rotary import rope_write
 from graphs.ops.summaries import update_summaries
 from graphs.plan import EnginePlan
-from graphs.state import BLOCK
+from graphs.state import BLOCK, OCTET
 from graphs.synthetic import SMALL
 from graphs.synthetic_weights import write_synthetic
 from runtime.engine import Engine
@@ -25,6 +26,7 @@ from tests.graphs.ops.attention_cases import (
     Rows,
     check_cuts,
     error,
+    make_pool,
     make_rows,
     random,
     rotary,
@@ -63,22 +65,22 @@ def test_keys_and_summaries_of_the_last_positions(isa: str, dtype: torch.dtype) 
     rows = make_rows([(END - 5, 5)], columns=END // BLOCK)
     groups, width, proxy = 2, 8, 16
     blocks = int(rows.table.max()) + 1
-    pool = [random(blocks, BLOCK, groups, width, seed=i).to(dtype) for i in range(2)]
+    before = make_pool(blocks, groups, width, dtype)
     qkv = random(5, (4 + 2 * groups) * width, seed=3).to(dtype)
     ones = torch.zeros(width)
     ids = torch.tensor([0, 1, 700, 65_536, 131_070]).expand(5, groups, 5).contiguous()
     kz, ring = random(5, 2 * proxy, seed=4).to(BF16), random(2, 16, proxy, seed=5).to(BF16)
 
     def run() -> tuple[Tensor, Tensor]:
-        k, v = (tensor.clone() for tensor in pool)
+        pool = before.clone()
         summary = torch.zeros(blocks, BLOCK // 8, proxy).to(torch.float8_e4m3fn)
         places = rows.slot, rows.position, rows.table
-        q = rope_write(qkv, ones, ones, rotary(rows, 4, dtype), *places, k, v, 4, 1e-5)
+        q = rope_write(qkv, ones, ones, rotary(rows, 4, dtype), *places, pool, 4, 1e-5)
         update_summaries(
             *(kz, torch.ones(proxy), torch.zeros(proxy), rotary(rows, 4), *places),
             *(summary, ring.clone(), ring.clone(), 8, 1e-5),
         )
-        out = region_attention(q, qkv[:, :4].contiguous(), k, v, *places, ids, 8)
+        out = region_attention(q, qkv[:, :4].contiguous(), pool, *places, ids, 8)
         # The last position closes the last region.
         return out, summary.float()[rows.table[0, -1], -1]
 
@@ -94,20 +96,18 @@ def test_keys_may_lie_beyond_what_32_bits_count(isa: str) -> None:
     """Pools of more than 2^31 elements, of which a few pages are touched."""
     groups, width = 4, 192
     rows = make_rows([(40, 3)], columns=1)
-    k, v = (
-        torch.empty(FAR // (BLOCK * groups * width), BLOCK, groups, width, dtype=BF16) for _ in "kv"
-    )
+    octets = groups, BLOCK // OCTET, 2, OCTET, width
+    pool = torch.empty(FAR // prod(octets), *octets, dtype=BF16)
     ids = torch.tensor([1, 3]).expand(3, groups, 2).contiguous()
     qkv = random(3, (16 + 2 * groups) * width, seed=3).to(BF16)
     found = []
-    for block in (1, len(k) - 1):
-        for index, pool in enumerate((k, v)):
-            pool[block] = random(BLOCK, groups, width, seed=index).to(BF16)
+    for block in (1, len(pool) - 1):
+        pool[block] = random(*octets).to(BF16)
         places = rows.slot, rows.position, torch.tensor([[block], [0]])
         norm = torch.zeros(width)
-        q = rope_write(qkv, norm, norm, rotary(rows, 64), *places, k, v, 16, 1e-5)
-        found.append(region_attention(q, qkv[:, :16].contiguous(), k, v, *places, ids, 8))
-    assert torch.equal(k[1], k[-1])
+        q = rope_write(qkv, norm, norm, rotary(rows, 64), *places, pool, 16, 1e-5)
+        found.append(region_attention(q, qkv[:, :16].contiguous(), pool, *places, ids, 8))
+    assert torch.equal(pool[1], pool[-1])
     assert torch.equal(*found)
     assert found[0].any()
 

@@ -15,7 +15,6 @@
 
 namespace fs::FS_ISA {
 
-constexpr int64_t kOctet = 8;
 constexpr int64_t kBlockOctets = 8;  // octets packed at a time
 constexpr int64_t kBlockKeys = kOctet * kBlockOctets;
 
@@ -93,9 +92,9 @@ class Attend {
  public:
   Attend(const AttentionJob& job, const AttentionPiece& piece)
       : job(job), piece(piece), queries(piece.rows * piece.heads),
-        across((job.width + kLanes - 1) / kLanes) {
+        across((job.shape.width + kLanes - 1) / kLanes) {
     length = piece.padded * kOctet;
-    int64_t depth = words<X>(job.width);
+    int64_t depth = words<X>(job.shape.width);
     places = (int64_t*)scratch(Use::rows, (piece.padded * 2 + queries * depth) * sizeof(float));
     q = (float*)(places + piece.padded);
     packed = (float*)scratch(Use::weight, kBlockKeys * (depth + across * kLanes) * sizeof(float));
@@ -108,7 +107,7 @@ class Attend {
     find();
     pack_queries();
     for (int64_t first = 0; first < piece.padded; first += kBlockOctets) dots(first);
-    float scale = (float)(1 / std::sqrt((double)job.width));
+    float scale = (float)(1 / std::sqrt((double)job.shape.width));
     for (int64_t i = 0; i < queries; ++i)
       totals[i] = weigh<X>(logits + i * length, piece.masks + i / piece.heads * piece.padded,
                            piece.padded, scale);
@@ -124,29 +123,31 @@ class Attend {
   }
 
   void pack_queries() {
-    int64_t depth = words<X>(job.width);
+    int64_t depth = words<X>(job.shape.width);
     for (int64_t i = 0; i < queries; ++i)
-      pack_row((const X*)job.q + place(i) * job.width, job.width, q + i * depth);
+      pack_row((const X*)job.q + place(i) * job.shape.width, job.shape.width, q + i * depth);
   }
 
   // Where the octets begin in a pool, all at once: the table of a long context is not in the cache,
   // and what is waited for together takes no longer than one entry.
   void find() {
-    int64_t per_block = job.places.block / kOctet;
     const int64_t* blocks = job.places.blocks(piece.begin);
     for (int64_t i = 0; i < piece.padded; ++i) {
       int64_t id = piece.octets[i < piece.count ? i : piece.count - 1];
-      int64_t octet = blocks[id / per_block] * per_block + id % per_block;
-      places[i] = (octet * kOctet * job.groups + piece.group) * job.width;
-      // Its pages, of which a far context has one or two an octet: walks to them overlap here.
-      const X* from = (const X*)job.k + places[i];
-      __builtin_prefetch(from, 0, 2);
-      __builtin_prefetch(from + ((kOctet - 1) * job.groups + 1) * job.width - 1, 0, 2);
+      places[i] = job.shape.octet(blocks, id, piece.group);
+    }
+    // Their pages, which those of a far context share with few others: walks to them overlap here.
+    // Reads, because a fetch may be dropped when its page is not known.
+    for (int64_t i = 0; i < piece.padded; ++i) {
+      (void)*(const volatile X*)octet(Part::keys, i);
+      (void)*(const volatile X*)(octet(Part::values, i) + job.shape.part() - 1);
     }
   }
 
-  // The first key or value of octet number `index`; the next ones are groups * width apart.
-  const X* octet(const void* pool, int64_t index) const { return (const X*)pool + places[index]; }
+  // The first key or value of octet number `index`; the others follow.
+  const X* octet(Part part, int64_t index) const {
+    return (const X*)job.pool + places[index] + (int64_t)part * job.shape.part();
+  }
 
   // Octets of the block that begins at `first`.
   int64_t octets(int64_t first) const {
@@ -154,28 +155,28 @@ class Attend {
   }
 
   // The keys or values of the block that begins at `first`, octets in turn; none past the end.
-  Ahead ahead(const void* pool, int64_t first) const {
+  Ahead ahead(Part part, int64_t first) const {
     Ahead next;
-    next.bytes = job.width * sizeof(X);
+    next.bytes = job.shape.width * sizeof(X);
     if (first >= piece.padded) return next;
     for (int64_t o = 0; o < octets(first); ++o) {
-      const X* from = octet(pool, first + o);
+      const X* from = octet(part, first + o);
       for (int i = 0; i < kOctet; ++i)
-        next.rows[i * octets(first) + o] = (const char*)(from + i * job.groups * job.width);
+        next.rows[i * octets(first) + o] = (const char*)(from + i * job.shape.width);
     }
     next.count = octets(first) * kOctet;
     return next;
   }
 
   void dots(int64_t first) {
-    int64_t depth = words<X>(job.width), step = job.groups * job.width;
+    int64_t depth = words<X>(job.shape.width);
     int64_t after = first + kBlockOctets;
-    Ahead next = after < piece.padded ? ahead(job.k, after) : ahead(job.v, 0);
+    Ahead next = after < piece.padded ? ahead(Part::keys, after) : ahead(Part::values, 0);
     for (int64_t t = 0; t < octets(first); t += 2) {
       const X* rows[kLanes];
       for (int i = 0; i < kLanes; ++i)
-        rows[i] = octet(job.k, first + t + i / kOctet) + i % kOctet * step;
-      pack_across(rows, job.width, packed + t * kOctet, kBlockKeys);
+        rows[i] = octet(Part::keys, first + t + i / kOctet) + i % kOctet * job.shape.width;
+      pack_across(rows, job.shape.width, packed + t * kOctet, kBlockKeys);
     }
     multiply<X>({.a = q, .a_stride = depth, .rows = queries,
                  .b = packed, .b_stride = kBlockKeys, .columns = octets(first) / 2, .steps = depth,
@@ -184,12 +185,12 @@ class Attend {
   }
 
   void values(int64_t first) {
-    int64_t step = job.groups * job.width, at = 0;
-    Ahead next = ahead(job.v, first + kBlockOctets);
+    int64_t at = 0;
+    Ahead next = ahead(Part::values, first + kBlockOctets);
     for (int64_t o = first; o < first + octets(first); ++o) {
       uint32_t seen = 0;
       for (int64_t r = 0; r < piece.rows; ++r) seen |= piece.masks[r * piece.padded + o];
-      const X* from = octet(job.v, o);
+      const X* from = octet(Part::values, o);
       for (int i = 0; i < kOctet; i += kPerWord<X>) {
         float* to = packed + at++ * across * kLanes;
         const X* rows[kPerWord<X>];
@@ -201,8 +202,8 @@ class Attend {
           continue;
         }
         for (int64_t j = 0; j < kPerWord<X>; ++j)
-          rows[j] = from + (seen >> (i + j) & 1 ? i + j : i + some) * step;
-        pack_along<X>(rows, job.width, to);
+          rows[j] = from + (seen >> (i + j) & 1 ? i + j : i + some) * job.shape.width;
+        pack_along<X>(rows, job.shape.width, to);
       }
     }
     multiply<X>({.a = logits + first * kOctet / kPerWord<X>, .a_stride = length, .rows = queries,
@@ -215,12 +216,12 @@ class Attend {
     int64_t row = piece.begin + query / piece.heads, head = piece.head + query % piece.heads;
     float g = widen(((const X*)job.gate)[row * job.gate_stride + head]);
     V open = splat(rounded<X>(1 / (1 + exp(-g)))), total = splat(totals[query]);
-    X* out = (X*)job.out + place(query) * job.width;
-    for (int64_t d = 0; d < job.width; d += kLanes) {
+    X* out = (X*)job.out + place(query) * job.shape.width;
+    for (int64_t d = 0; d < job.shape.width; d += kLanes) {
       X o[kLanes];
       store(div(load(sums + query * across * kLanes + d), total), o);
       store(mul(load(o), open), o);
-      int64_t left = job.width - d < kLanes ? job.width - d : kLanes;
+      int64_t left = job.shape.width - d < kLanes ? job.shape.width - d : kLanes;
       std::memcpy(out + d, o, left * sizeof(X));
     }
   }

@@ -19,7 +19,7 @@ struct Pieces {
 
   // Enough parts that every thread gets a piece.
   Pieces(const AttentionJob& job, int64_t runs)
-      : runs(runs), groups(job.groups), heads(job.heads / job.groups) {
+      : runs(runs), groups(job.shape.groups), heads(job.heads / job.shape.groups) {
     int64_t whole = runs * groups, threads = pool_threads();
     parts = whole < threads ? (threads + whole - 1) / whole : 1;
     if (parts > heads) parts = heads;
@@ -134,7 +134,7 @@ void region_piece(const AttentionJob& job, AttentionPiece piece, const int64_t* 
   Lists lists(chosen + 1, piece.rows);
   int64_t end = piece.begin + piece.rows;
   auto list = [&](int64_t row) {
-    return octets_of(ids + (row * job.groups + piece.group) * chosen, chosen,
+    return octets_of(ids + (row * job.shape.groups + piece.group) * chosen, chosen,
                      job.places.position[row], lists.row);
   };
   while (piece.begin < end) {
@@ -184,7 +184,7 @@ void each_piece(const AttentionJob& job, const Limit& limit, const Body& body) {
 
 // Rows whose logits over `keys` keys fit the budget.
 int64_t rows_at_once(const AttentionJob& job, int64_t keys) {
-  int64_t rows = kLogitBytes / (job.heads / job.groups * keys * (int64_t)sizeof(float));
+  int64_t rows = kLogitBytes / (job.heads / job.shape.groups * keys * (int64_t)sizeof(float));
   return rows < 1 ? 1 : rows < kRowsAtOnce ? rows : kRowsAtOnce;
 }
 

@@ -40,35 +40,36 @@ void angles(int64_t position, const float* inv, int64_t count, float* __restrict
   }
 }
 
-// Where row's key or value of a group lies in a pool.
+// Where a row's key or value of a group lies in the pool.
 template <typename X>
-X* stored(void* pool, const RopeWriteJob& job, int64_t row, int64_t group) {
-  int64_t position = job.places.position[row], block = job.places.block;
-  int64_t place = job.places.blocks(row)[position / block] * block + position % block;
-  return (X*)pool + (place * job.groups + group) * job.width;
+X* stored(Part part, const RopeWriteJob& job, int64_t row, int64_t group) {
+  int64_t position = job.places.position[row];
+  int64_t octet = job.shape.octet(job.places.blocks(row), position / kOctet, group);
+  int64_t at = (int64_t)part * kOctet + position % kOctet;
+  return (X*)job.pool + octet + at * job.shape.width;
 }
 
 template <typename X>
 void rope_head(const RopeWriteJob& job, int64_t row, int64_t head, float* y) {
-  const X* x = (const X*)job.qkv + row * job.qkv_stride + head * job.width;
+  const X* x = (const X*)job.qkv + row * job.qkv_stride + head * job.shape.width;
   int64_t group = head - job.heads;
   if (group >= 0 && job.places.slot[row] == job.padding) return;
-  if (group >= job.groups) {
-    std::memcpy(stored<X>(job.v, job, row, group - job.groups), x, job.width * sizeof(X));
+  if (group >= job.shape.groups) {
+    std::memcpy(stored<X>(Part::values, job, row, group - job.shape.groups), x, job.shape.width * sizeof(X));
     return;
   }
-  rms_norm_head<X>(x, group < 0 ? job.q_norm : job.k_norm, job.width, job.eps, y);
+  rms_norm_head<X>(x, group < 0 ? job.q_norm : job.k_norm, job.shape.width, job.eps, y);
   rotate_head(y, job.rotary + row * 2 * job.half, job.half);
-  X* out = group < 0 ? (X*)job.q + (row * job.heads + head) * job.width
-                     : stored<X>(job.k, job, row, group);
-  store_head(y, job.width, out);
+  X* out = group < 0 ? (X*)job.q + (row * job.heads + head) * job.shape.width
+                     : stored<X>(Part::keys, job, row, group);
+  store_head(y, job.shape.width, out);
 }
 
 template <typename X>
 void run(const RopeWriteJob& job) {
-  int64_t heads = job.heads + 2 * job.groups;
+  int64_t heads = job.heads + 2 * job.shape.groups;
   parallel_for(job.places.rows * heads, kHeadsAtOnce, [&](int64_t begin, int64_t end) {
-    float* y = (float*)scratch(Use::rows, job.width * sizeof(float));
+    float* y = (float*)scratch(Use::rows, job.shape.width * sizeof(float));
     for (int64_t i = begin; i < end; ++i) rope_head<X>(job, i / heads, i % heads, y);
   });
 }

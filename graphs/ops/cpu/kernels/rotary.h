@@ -14,16 +14,17 @@ struct RotaryTableJob {
   bool round_bf16;
 };
 
-// qkv [T, heads + 2 * groups heads of `width`] with strided rows; q [T, heads, width] whole.
+// qkv [T, heads + 2 * groups heads of `width`] with strided rows; q [T, heads, width] and the pool
+// whole.
 struct RopeWriteJob {
   const void* qkv;
   const float* q_norm;  // [width]
   const float* k_norm;
   const float* rotary;  // [T, 2 * half]
   void* q;
-  void* k;
-  void* v;
-  int64_t qkv_stride, heads, groups, width, half;
+  void* pool;
+  int64_t qkv_stride, heads, half;
+  PoolShape shape;
   float eps;
   Places places;
   int64_t padding;  // the slot whose rows write nothing
