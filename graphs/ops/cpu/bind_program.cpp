@@ -1,6 +1,7 @@
 // Compiled programs as objects that Python calls without arguments: each is bound to its tensors
 // once, and several run one after another in one call. Such a call leaves Python to other threads
 // while it computes, which torch's own loader does not.
+#include <c10/core/InferenceMode.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <torch/custom_class.h>
 #include <torch/library.h>
@@ -16,7 +17,10 @@ struct Program : torch::CustomClassHolder {
   Program(const std::string& path, std::vector<at::Tensor> tensors)
       : loader(path, "model", /*run_single_threaded=*/true), bound(std::move(tensors)) {}
 
-  void run() { loader.run(bound); }
+  void run() {
+    c10::InferenceMode nothing_is_recorded;  // views cost less
+    loader.run(bound);
+  }
 
   torch::inductor::AOTIModelPackageLoader loader;
   std::vector<at::Tensor> bound;

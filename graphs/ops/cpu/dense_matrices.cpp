@@ -6,33 +6,38 @@
 namespace fs {
 namespace {
 
-// A stack's tensor as [E, ...]: a plain matrix gets a leading dim of one.
-at::Tensor lifted(const at::Tensor& t, int64_t dims, const char* what) {
-  TORCH_CHECK(t.is_contiguous(), what, " of a matrix is not contiguous");
-  TORCH_CHECK(t.dim() == dims || t.dim() == dims + 1, what, " has ", t.dim(), " dims");
-  return t.dim() == dims ? t.unsqueeze(0) : t;
-}
+// A tensor of a stack, [E, ...], or of a matrix, which is a stack of one.
+struct Part {
+  const at::Tensor& tensor;
+  int64_t experts;
 
-void check_shape(const at::Tensor& t, at::IntArrayRef shape, at::ScalarType dtype,
-                 const char* what) {
-  TORCH_CHECK(t.sizes() == shape, what, " has shape ", t.sizes(), ", not ", shape);
-  TORCH_CHECK(t.scalar_type() == dtype, what, " is ", t.scalar_type(), ", not ", dtype);
-}
+  Part(const at::Tensor& t, int64_t dims, const char* what)
+      : tensor(t), experts(t.dim() == dims ? 1 : t.size(0)) {
+    TORCH_CHECK(t.is_contiguous(), what, " of a matrix is not contiguous");
+    TORCH_CHECK(t.dim() == dims || t.dim() == dims + 1, what, " has ", t.dim(), " dims");
+  }
+  void check(at::IntArrayRef shape, at::ScalarType dtype, const char* what) const {
+    at::IntArrayRef own = tensor.sizes().slice(tensor.dim() + 1 - shape.size());
+    TORCH_CHECK(experts == shape[0] && own == shape.slice(1), what, " has shape ", tensor.sizes(),
+                ", not ", shape);
+    TORCH_CHECK(tensor.scalar_type() == dtype, what, " is ", tensor.scalar_type(), ", not ", dtype);
+  }
+};
 
 Stack plain_stack(const at::Tensor& weight) {
-  at::Tensor w = lifted(weight, 2, "weight");
+  Part w(weight, 2, "weight");
   Stack s;
-  s.first.format = is_bf16(w.scalar_type()) ? Format::bf16 : Format::f32;
-  s.first.out = w.size(1);
-  s.first.in = w.size(2);
-  s.experts = w.size(0);
-  s.weight_bytes = w.size(1) * w.size(2) * w.element_size();
-  s.first.weight = static_cast<const char*>(w.const_data_ptr());
+  s.first.format = is_bf16(weight.scalar_type()) ? Format::bf16 : Format::f32;
+  s.first.out = weight.size(-2);
+  s.first.in = weight.size(-1);
+  s.experts = w.experts;
+  s.weight_bytes = s.first.out * s.first.in * weight.element_size();
+  s.first.weight = static_cast<const char*>(weight.const_data_ptr());
   return s;
 }
 
 Stack fp8_stack(const at::Tensor& weight, const at::Tensor& scale, std::string_view block) {
-  at::Tensor w = lifted(weight, 2, "weight"), s = lifted(scale, 2, "scale_inv");
+  Part w(weight, 2, "weight"), s(scale, 2, "scale_inv");
   Stack stack;
   Matrix& m = stack.first;
   m.format = Format::fp8;
@@ -40,40 +45,39 @@ Stack fp8_stack(const at::Tensor& weight, const at::Tensor& scale, std::string_v
   TORCH_CHECK(cross != std::string_view::npos, "fp8 needs a block, like fp8:128x128");
   m.block_out = std::stoll(std::string(block.substr(0, cross)));
   m.block_in = std::stoll(std::string(block.substr(cross + 1)));
-  m.out = w.size(1);
-  m.in = w.size(2);
+  m.out = weight.size(-2);
+  m.in = weight.size(-1);
   TORCH_CHECK(m.block_out > 0 && m.block_in > 0 && m.in * m.block_in < int64_t{1} << 32,
               "fp8 block ", block, " for ", m.in, " columns");
   int64_t down = (m.out + m.block_out - 1) / m.block_out;
   int64_t across = (m.in + m.block_in - 1) / m.block_in;
-  TORCH_CHECK(w.scalar_type() == at::kFloat8_e4m3fn, "weight is ", w.scalar_type(), ", not e4m3");
-  check_shape(s, {w.size(0), down, across}, at::kFloat, "scale_inv");
-  stack.experts = w.size(0);
+  w.check({w.experts, m.out, m.in}, at::kFloat8_e4m3fn, "weight");
+  s.check({w.experts, down, across}, at::kFloat, "scale_inv");
+  stack.experts = w.experts;
   stack.weight_bytes = m.out * m.in;
   stack.scale_bytes = down * across * 4;
-  m.weight = static_cast<const char*>(w.const_data_ptr());
-  m.scale = static_cast<const char*>(s.const_data_ptr());
+  m.weight = static_cast<const char*>(weight.const_data_ptr());
+  m.scale = static_cast<const char*>(scale.const_data_ptr());
   return stack;
 }
 
 Stack nvfp4_stack(const at::Tensor& weight, const at::Tensor& scale, const at::Tensor& scale_2) {
-  at::Tensor w = lifted(weight, 2, "weight"), s = lifted(scale, 2, "scale");
-  at::Tensor second = lifted(scale_2, 0, "scale_2");
+  Part w(weight, 2, "weight"), s(scale, 2, "scale"), second(scale_2, 0, "scale_2");
   Stack stack;
   Matrix& m = stack.first;
   m.format = Format::nvfp4;
-  m.out = w.size(1);
-  m.in = w.size(2) * 2;
+  m.out = weight.size(-2);
+  m.in = weight.size(-1) * 2;
   TORCH_CHECK(m.in % 16 == 0, "nvfp4 needs a multiple of 16 columns, not ", m.in);
-  TORCH_CHECK(w.scalar_type() == at::kByte, "weight is ", w.scalar_type(), ", not uint8");
-  check_shape(s, {w.size(0), m.out, m.in / 16}, at::kFloat8_e4m3fn, "scale");
-  check_shape(second, {w.size(0)}, at::kFloat, "scale_2");
-  stack.experts = w.size(0);
+  w.check({w.experts, m.out, m.in / 2}, at::kByte, "weight");
+  s.check({w.experts, m.out, m.in / 16}, at::kFloat8_e4m3fn, "scale");
+  second.check({w.experts}, at::kFloat, "scale_2");
+  stack.experts = w.experts;
   stack.weight_bytes = m.out * m.in / 2;
   stack.scale_bytes = m.out * m.in / 16;
-  stack.factors = second.const_data_ptr<float>();
-  m.weight = static_cast<const char*>(w.const_data_ptr());
-  m.scale = static_cast<const char*>(s.const_data_ptr());
+  stack.factors = scale_2.const_data_ptr<float>();
+  m.weight = static_cast<const char*>(weight.const_data_ptr());
+  m.scale = static_cast<const char*>(scale.const_data_ptr());
   return stack;
 }
 

@@ -62,8 +62,8 @@ struct PlainRows {
   FS_APART Operand<X> part(int i, int64_t s, int64_t count) const {
     return operand_of<X>(row[i] + s * kStep<X>, count);
   }
-  // For a walk row by row.
-  FS_INLINE void soon(int i, int64_t s) const { prefetch(row[i] + s * kStep<X>, 16384); }
+  // What a walk row by row comes to.
+  FS_INLINE void soon(int i, int64_t s) const { prefetch(row[i] + s * kStep<X>, 0); }
 };
 
 // Two e2m1 codes a byte and an e4m3 scale for every 16 elements.

@@ -66,24 +66,32 @@ void tile(const Packed<X>* x, const Rows& w, int64_t whole, int64_t rest, float 
   finish<X, R>(x, w, whole, rest, factor, y, ys, acc);
 }
 
-// The same, weight row after weight row: memory is read in its order, which is faster while the
-// activations leave room in the first cache. With few of them the processor itself runs far ahead.
+// The same, weight row after weight row, as much of each in its turn as activations leave room for
+// in the first cache: memory is read nearly in its order, which is faster. With few activations the
+// processor itself runs far ahead, with more of them what the next turn reads is fetched.
 template <typename X, int R, typename Rows>
 void stream(const Packed<X>* x, const Rows& w, int64_t whole, int64_t rest, float factor, float* y,
             int64_t ys) {
   V acc[R][kOuts];
   clear(acc);
-  for (int o = 0; o < kOuts; ++o) {
-    V row[R];
-    for (int r = 0; r < R; ++r) row[r] = splat(0);
-    for (int64_t s = 0; s < whole; ++s) {
-      if constexpr (R > 3) w.soon(o, s);
-      Operand<X> b = w.at(o, s);
+  constexpr int64_t kMost = (R == 1 ? 32 : 12) * 1024 / (R * 64);  // steps
+  int64_t turns = (whole + kMost - 1) / kMost, turn = turns > 1 ? (whole + turns - 1) / turns : whole;
+  for (int64_t first = 0; first < whole; first += turn) {
+    int64_t end = first + turn < whole ? first + turn : whole;
+    int64_t next = end < whole ? turn : kOuts * whole - first;
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r)
-        row[r] = mac(row[r], b, load_operand<X>(x + (s * R + r) * kStep<X>));
+    for (int o = 0; o < kOuts; ++o) {
+      V row[R];
+      for (int r = 0; r < R; ++r) row[r] = acc[r][o];
+      for (int64_t s = first; s < end; ++s) {
+        if constexpr (R > 2) w.soon(o, s + next);
+        Operand<X> b = w.at(o, s);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r)
+          row[r] = mac(row[r], b, load_operand<X>(x + (s * R + r) * kStep<X>));
+      }
+      for (int r = 0; r < R; ++r) acc[r][o] = row[r];
     }
-    for (int r = 0; r < R; ++r) acc[r][o] = row[r];
   }
   finish<X, R>(x, w, whole, rest, factor, y, ys, acc);
 }
@@ -107,11 +115,10 @@ inline void groups_tile(const PackedRows<X>& x, int64_t first, int64_t last, con
                         int64_t whole, int64_t rest, float factor, float* y, int64_t ys) {
   for (int64_t g = first; g < last; ++g) {
     int64_t row = x.first(g), rows = x.first(g + 1) - row;
-    bool small = rows * x.steps() * 64 <= (rows == 1 ? 32 : 12) << 10;
     with_count<kRows>(rows, [&](auto count) {
       constexpr int R = decltype(count)::value;
       if constexpr (Rows::kStreams) {
-        if (small && x.groups() == 1)
+        if (x.groups() == 1)
           return stream<X, R>(x.group(g), w, whole, rest, factor, y + row * ys, ys);
       }
       tile<X, R>(x.group(g), w, whole, rest, factor, y + row * ys, ys);
