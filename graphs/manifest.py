@@ -6,14 +6,14 @@ field is an error, so that another version's manifest is never half understood.
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from graphs.errors import ArtifactError
 from graphs.machine import Machine
 from graphs.plan import EnginePlan
+from graphs.typed_json import read_typed
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -44,6 +44,27 @@ class Costs:
     draft: Mapping[str, float]
     observe: Mapping[str, float]
     acceptance: tuple[float, ...]
+
+    def check(self, plan: EnginePlan, depths: int) -> None:
+        """Whether every engine of the plan that is timed has a cost. Raises ValueError."""
+        if not self.verify:
+            return
+        drafts = min(depths, plan.widths[-1] - 1)
+        steps = {f"{batch}x{width}" for batch in plan.batches for width in plan.widths}
+        _check_times("verify", self.verify, steps)
+        _check_times("draft", self.draft, steps if drafts else set())
+        _check_times("observe", self.observe, set(map(str, plan.observed)) if drafts else set())
+        if min(self.verify.values()) == 0:
+            raise ValueError("costs.verify has a step that takes no time")
+        if len(self.acceptance) != drafts or not all(0 <= share <= 1 for share in self.acceptance):
+            raise ValueError(f"costs.acceptance is not {drafts} shares from 0 to 1")
+
+
+def _check_times(name: str, times: Mapping[str, float], wanted: Set[str]) -> None:
+    if set(times) != wanted:
+        raise ValueError(f"costs.{name} is of {sorted(times)}, not {sorted(wanted)}")
+    if min(times.values(), default=0) < 0:
+        raise ValueError(f"costs.{name} has negative times")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,50 +106,23 @@ class Manifest:
                     f"{path}: this version reads manifests of format {FORMAT} only. "
                     f"{rebuild(folder)}"
                 )
-            manifest = cls._parse(found)
-        except (AttributeError, TypeError, ValueError) as error:
+            return read_typed(cls, found, MANIFEST)
+        except (RecursionError, ValueError) as error:
             if isinstance(error, ArtifactError):
                 raise
             raise ArtifactError(f"{path} is damaged: {error}. {rebuild(folder)}") from error
-        return manifest
 
-    @classmethod
-    def _parse(cls, found: Mapping[str, Any]) -> "Manifest":
-        """Raises ValueError naming the field; TypeError or AttributeError for a value's type."""
-        _check_fields(cls, found, MANIFEST)
-        parts: dict[str, Any] = {
-            "machine": _part(Machine, found["machine"], "machine"),
-            "plan": _part(EnginePlan, found["plan"], "plan"),
-            "engines": tuple(_part(EngineEntry, e, "engines") for e in found["engines"]),
-            "costs": _part(Costs, found["costs"], "costs"),
-        }
-        manifest = cls(**{**found, **parts})
-        for field in ("files", "programs"):
-            if not isinstance(found[field], dict):
-                raise ValueError(f"{field} is no object")
-        for name in manifest.files:
+    def __post_init__(self) -> None:
+        """Raises ValueError saying which fields contradict each other."""
+        for name in self.files:
             if name in ("", ".", "..") or "/" in name:
                 raise ValueError(f"{name!r} is not the name of a file in the folder")
-        for name in (manifest.kernels, *manifest.programs.values()):
-            if name not in manifest.files:
+        for name in (self.kernels, *self.programs.values()):
+            if name not in self.files:
                 raise ValueError(f"it has no sha256 of {name!r}")
-        return manifest
+        self.costs.check(self.plan, self.depths)
 
 
 def rebuild(folder: Path, *options: str) -> str:
     """What to tell the user about an artifact that cannot be used."""
     return f"Remove that folder and run: {' '.join((BUILD, str(folder), *options))}"
-
-
-def _part(kind: type[Any], found: Any, where: str) -> Any:
-    _check_fields(kind, found, where)
-    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
-
-
-def _check_fields(kind: type[Any], found: Any, where: str) -> None:
-    if not isinstance(found, dict):
-        raise ValueError(f"{where} is no object")
-    for name in sorted({field.name for field in dataclasses.fields(kind)} ^ set(found)):
-        raise ValueError(
-            f"{where}: the field {name} is {'unknown' if name in found else 'missing'}"
-        )

@@ -34,8 +34,8 @@ class EnginePlan:
 
     @property
     def observed(self) -> tuple[int, ...]:
-        """Row counts at which the MTP layers catch up."""
-        return tuple(rows for rows in self.prefill if rows <= MAX_OBSERVED)
+        """Row counts at which the MTP layers catch up; at least one, whatever chunks there are."""
+        return tuple(rows for rows in self.prefill if rows <= MAX_OBSERVED) or (MAX_OBSERVED,)
 
     def largest_call(self, depths: int) -> int:
         """Most rows of one slot in one call, those that `depths` MTP layers run again included."""

@@ -66,11 +66,26 @@ def build_kernels(folder: Path, *, jobs: int = 2, waiting: Waiting | None = None
         ).encode()
     ).hexdigest()
     target = folder / f"fourstep-kernels-{key[:16]}.so"
-    if not target.exists():
+    if not _is_whole(target):
         with locked(folder / ".lock", waiting):
-            if not target.exists():
+            if not _is_whole(target):
                 _build(compiler, target, jobs)
+                _seal(target).write_text(_digest(target))
     return target
+
+
+def _is_whole(library: Path) -> bool:
+    """Loading one that was cut short would end the process."""
+    seal = _seal(library)
+    return library.exists() and seal.exists() and seal.read_text() == _digest(library)
+
+
+def _seal(library: Path) -> Path:
+    return library.with_suffix(".sha256")
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _build(compiler: str, target: Path, jobs: int) -> None:

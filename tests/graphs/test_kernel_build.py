@@ -32,7 +32,20 @@ def test_a_library_is_built_once(sources: Path, tmp_path: Path, commands: list[s
     assert build_kernels(tmp_path / "out") == target
     assert len(commands) == 3
     left = {path.name for path in (tmp_path / "out").iterdir()}
-    assert left == {target.name, ".lock", "objects"}
+    assert left == {target.name, f"{target.stem}.sha256", ".lock", "objects"}
+
+
+def test_a_library_that_is_not_as_it_was_built_is_built_again(
+    sources: Path, tmp_path: Path
+) -> None:
+    target = build_kernels(tmp_path / "out")
+    whole = target.read_bytes()
+    for damaged in (whole[:1000], b"", whole + b"\0"):
+        target.write_bytes(damaged)
+        assert build_kernels(tmp_path / "out") == target
+        assert target.read_bytes() == whole
+    target.with_suffix(".sha256").unlink()
+    assert build_kernels(tmp_path / "out").read_bytes() == whole
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """manifest.json is read whole or not at all: unknown, missing and malformed fields by name."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,10 +58,24 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "machine missing": (lambda m: m["machine"].pop("isa"), "machine: the field isa is missing"),
     "machine": (lambda m: m.update(machine=[1]), "machine is no object"),
     "plan": (lambda m: m["plan"].update(widths=[4, 1]), r"widths = \[4, 1\]"),
-    "plan type": (lambda m: m["plan"].update(widths="14"), "not supported|widths"),
+    "plan type": (lambda m: m["plan"].update(widths="14"), "widths is no list"),
+    "plan object": (lambda m: m["plan"].update(batches={"a": 1}), "batches is no list"),
+    "plan sizes": (lambda m: m["plan"].update(prefill=[16.0]), "prefill is not a whole number"),
+    "plan bool": (lambda m: m["plan"].update(batches=[True]), "batches is not a whole number"),
+    "source": (lambda m: m.update(source=5), "source is not a string"),
+    "model": (lambda m: m.update(model_config=5), "model_config is not a string"),
+    "precision": (lambda m: m.update(precision=None), "precision is not a string"),
+    "depths": (lambda m: m.update(depths=None), "depths is not a whole number"),
     "engine": (lambda m: m["engines"][0].pop("rows"), "engines: the field rows is missing"),
     "engine type": (lambda m: m.update(engines=[3]), "engines is no object"),
-    "engines": (lambda m: m.update(engines=None), "not iterable"),
+    "engines": (lambda m: m.update(engines=None), "engines is no list"),
+    "verify": (lambda m: m["costs"].update(verify=[1]), "verify is no object"),
+    "cost": (lambda m: m["costs"]["draft"].update({"1x1": None}), "draft.1x1 is not a number"),
+    "nan": (lambda m: m["costs"]["draft"].update({"1x1": math.nan}), "draft.1x1 is not a number"),
+    "no time": (lambda m: m["costs"]["verify"].update({"1x1": 0}), "a step that takes no time"),
+    "negative": (lambda m: m["costs"]["observe"].update({"16": -1}), "observe has negative times"),
+    "other plan": (lambda m: m["plan"].update(prefill=[5]), r"costs.observe is of .*, not \['5'\]"),
+    "shares": (lambda m: m["costs"].update(acceptance=[0.5, 0.5, 2]), "not 3 shares from 0 to 1"),
     "costs": (lambda m: m["costs"].update(prior=[]), "costs: the field prior is unknown"),
     "files": (lambda m: m.update(files=["a"]), "files is no object"),
     "programs": (lambda m: m.update(programs=["a"]), "programs is no object"),
@@ -109,7 +124,9 @@ def test_truncated_json_is_refused(folder: Path, share: float) -> None:
         Manifest.read(folder)
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe", b"[]", b"3", json.dumps({"x": 1}).encode()])
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe", b"[]", b"3", b"[" * 100_000, json.dumps({"x": 1}).encode()]
+)
 def test_what_is_no_manifest_is_refused(folder: Path, content: bytes) -> None:
     (folder / MANIFEST).write_bytes(content)
     with pytest.raises(ArtifactError, match=str(folder)):

@@ -45,6 +45,7 @@ def test_what_no_size_serves_is_named() -> None:
 def test_layers_catch_up_within_what_the_history_holds() -> None:
     plan = EnginePlan(prefill=(16, 64, 65, 256))
     assert plan.observed == (16, 64)
+    assert EnginePlan(prefill=(128, 256)).observed == (64,)
     assert max(plan.observed) <= HISTORY // 2  # less a window and the rows that are run again
 
 

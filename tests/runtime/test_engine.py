@@ -59,6 +59,20 @@ def test_a_plan_whose_steps_are_too_narrow_is_refused() -> None:
         engine(plan=EnginePlan(widths=(1, 2), batches=(1,), prefill=(16,)))
 
 
+def test_rows_are_caught_up_with_whatever_the_prefill_chunks_are() -> None:
+    """The MTP layers run over rows again in smaller chunks than the largest of a prompt."""
+    prompt, drafts = golden()["prompt_60"].tolist(), []
+    for prefill in ((16,), (100,)):
+        made = engine(plan=EnginePlan(prefill=prefill))
+        [token] = made.prefill(prompt, 0, GREEDY).tokens
+        for position in range(60, 63):
+            [committed] = made.decode([turn(token, slot=0, position=position)], draft=False)
+            [token] = committed.tokens
+        drafts.append(made.observe(0, 62, 3).drafts)
+    assert len(drafts[0]) == 3
+    assert drafts[0] == drafts[1]
+
+
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_batches_are_those_that_the_slots_can_fill(count: int) -> None:
     """With more slots than the largest batch, the largest is what one call takes."""
