@@ -6,7 +6,6 @@ SamplingParams holds can change after it was checked.
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -23,6 +22,7 @@ MAX_TOP_LOGPROBS = 20
 MAX_ANSWERS = 128
 MAX_CHOICES = 1024
 MAX_SOURCE_CHARS = 2**16
+LARGEST = (2 - 2**-23) * 2.0**127  # of 32 bits, in which engines keep numbers
 
 _INTEGERS = ("top_k", "seed", "choice", "n", "max_tokens", "min_tokens")
 _NUMBERS = (
@@ -120,8 +120,8 @@ class SamplingParams:
             _require(self, type(getattr(self, field)) is int, field, "an integer")
         for field in _NUMBERS:
             value = getattr(self, field)
-            number = type(value) in (int, float) and math.isfinite(value)
-            _require(self, number, field, "a finite number")
+            number = type(value) in (int, float) and abs(value) <= LARGEST
+            _require(self, number, field, "a finite number of 32 bits")
         _require(self, self.temperature >= 0, "temperature", ">= 0")
         _require(self, 0 <= self.top_k < 2**63, "top_k", "in [0, 2^63) (0: off)")
         _require(self, 0 < self.top_p <= 1, "top_p", "in (0, 1]")
