@@ -6,7 +6,6 @@ is told at once; nothing that a SamplingParams holds can change after it was che
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -23,7 +22,9 @@ MAX_TOP_LOGPROBS = 20
 MAX_ANSWERS = 128
 MAX_CHOICES = 1024
 MAX_SOURCE_CHARS = 2**16
+LARGEST = (2 - 2**-23) * 2.0**127  # of 32 bits, in which engines keep numbers
 
+_NUMBER = "a finite number of 32 bits"
 _INTEGERS = ("top_k", "seed", "choice", "n", "max_tokens", "min_tokens")
 _NUMBERS = (
     *("temperature", "top_p", "min_p"),
@@ -142,11 +143,11 @@ class SamplingParams:
             checks.require(type(getattr(self, field)) is int, field, "an integer")
         for field in _NUMBERS:
             number = type(getattr(self, field)) in (int, float)
-            checks.require(number, field, "a finite number")
+            checks.require(number, field, _NUMBER)
 
     def _check_drawing(self, checks: "_Checks") -> None:
         for field in _NUMBERS:
-            checks.require(math.isfinite(getattr(self, field)), field, "a finite number")
+            checks.require(abs(getattr(self, field)) <= LARGEST, field, _NUMBER)
         checks.require(self.temperature >= 0, "temperature", ">= 0")
         checks.require(0 <= self.top_k < 2**63, "top_k", "in [0, 2^63) (0: off)")
         checks.require(0 < self.top_p <= 1, "top_p", "in (0, 1]")

@@ -45,6 +45,7 @@ def run(config: ServeConfig, names: Mapping[str, str]) -> None:
             with named(names.get("operations.address", "operations.address")):
                 operations = stack.enter_context(Operations(config.operations))
             served = open_served(config, observer=operations.metrics)
+            stack.callback(served.service.close, 0.0)
         try:
             # A call takes many turns of the loop, and those of Python's own take longer.
             code = uvloop.run(serve(served, config, operations))
@@ -135,8 +136,10 @@ def template_of(folder: Path, tokenizer: Tokenizer) -> ChatTemplate | None:
 
 
 async def serve(served: Served, config: ServeConfig, operations: Operations) -> int:
-    """Until the end of service. Raises ServiceFailedError where it cannot begin."""
-    worker = Worker(served, config, interceptors=operations.interceptors)
+    """Until the end of service. Raises ServiceFailedError where it cannot begin, typer.Exit where
+    something was free before the model was loaded and is no more."""
+    with user_errors():
+        worker = Worker(served, config, interceptors=operations.interceptors)
     await worker.start()
     operations.serving(served)
     if config.operations.log_format == "text":
