@@ -137,6 +137,7 @@ def test_what_is_wrong_is_said_at_once_and_before_the_model_is_looked_at(tmp_pat
             "--listen: unix:",
             f"--tls-key: {tmp_path / 'key'}: No such file",
             f"--tokens: {tmp_path / 'tokens'}: other users can read",
+            f"--tokens: {tmp_path / 'tokens'}: has no token",
         ),
         strict=True,
     ):
