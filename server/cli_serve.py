@@ -12,7 +12,6 @@ from pathlib import Path
 
 import typer
 import uvloop
-from rich.console import Console
 
 from graphs.artifact import Artifact
 from graphs.machine import this_machine
@@ -25,6 +24,7 @@ from runtime.service import Service, ServiceFailedError
 from runtime.tokenizer import Tokenizer
 from server.banner import banner, security
 from server.cli_engine import EngineRequest, find_artifact, make_scheduler
+from server.cli_ink import new_console
 from server.config import ServeConfig
 from server.errors import ProblemsError, fail, named, user_errors
 from server.operations.operations import Operations
@@ -143,7 +143,7 @@ async def serve(served: Served, config: ServeConfig, operations: Operations) -> 
     await worker.start()
     operations.serving(served)
     if config.operations.log_format == "text":
-        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        console = new_console(stderr=True, soft_wrap=True)
         text = banner(served, worker.listeners, config.limits, operations=operations.address)
         console.print(text, markup=False)
     else:
