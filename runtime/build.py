@@ -5,6 +5,8 @@ target, which appears whole or not at all. Does not know how a program is compil
 means. Keeps true: what is written was run and compared first; no weight is in it.
 """
 
+import importlib
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +27,7 @@ from graphs.compile.program import OpenDims, Task, task_of
 from graphs.compile.reduced import reduce
 from graphs.config import ModelConfig
 from graphs.digests import file_digest, layout_digest, source_digest
-from graphs.disk import writing
+from graphs.disk import scratch_folder, writing
 from graphs.layers.rope import frequencies
 from graphs.machine import Machine, this_machine
 from graphs.manifest import FORMAT, Costs, EngineEntry, Manifest
@@ -40,6 +42,7 @@ from runtime.resident import resident
 from runtime.scratch import scratch_beside
 
 Progress = Callable[[str, int, int], object]  # what, done, of how many; of none: a remark
+_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 _CONTEXT = 1024  # positions that programs are checked on, if no chunk is longer
 
 
@@ -190,6 +193,7 @@ def _check(
     progress: Progress,
 ) -> None:
     """Every program once, the rest of each chain eagerly, so that its inputs are real."""
+    _import_compiler()
     weights = weight_tensors(model)
     checked: set[str] = set()
     for number, (chain, made) in enumerate(planned):
@@ -202,6 +206,18 @@ def _check(
             check_program(call, program, weights, reference=chain.affordable)
             checked.add(task.key)
     progress("checking", len(planned), len(planned))
+
+
+def _import_compiler() -> None:
+    """torch's, which whoever looks at calls imports. It then makes a folder of temporary files and
+    names it to all processes that are started later."""
+    if _CACHE in os.environ:
+        return
+    try:
+        with scratch_folder() as os.environ[_CACHE]:
+            importlib.import_module("torch._dynamo")
+    finally:
+        os.environ.pop(_CACHE)
 
 
 def _entry(chain: Exercise, made: list[Task], plan: EnginePlan) -> EngineEntry:

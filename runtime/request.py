@@ -1,16 +1,15 @@
 """What a request asks for and what comes back: plain frozen data, validated once.
 
 Knows ranges of parameters and limits on their number. Does not know the model, the tokenizer or a
-transport: token ids are checked against a vocabulary by `check_ids`. Keeps true: nothing that a
-SamplingParams holds can change after it was checked.
+transport: token ids are checked against a vocabulary by `check_ids`. Keeps true: all that is wrong
+is told at once; nothing that a SamplingParams holds can change after it was checked.
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 FinishReason = Literal["stop", "length"]
 ConstraintKind = Literal["json_schema", "json_object", "regex", "ebnf", "choice", "structural_tag"]
@@ -23,12 +22,33 @@ MAX_TOP_LOGPROBS = 20
 MAX_ANSWERS = 128
 MAX_CHOICES = 1024
 MAX_SOURCE_CHARS = 2**16
+LARGEST = (2 - 2**-23) * 2.0**127  # of 32 bits, in which engines keep numbers
 
+_NUMBER = "a finite number of 32 bits"
 _INTEGERS = ("top_k", "seed", "choice", "n", "max_tokens", "min_tokens")
 _NUMBERS = (
     *("temperature", "top_p", "min_p"),
     *("presence_penalty", "frequency_penalty", "repetition_penalty"),
 )
+
+
+class Wrong(NamedTuple):
+    """A field, its value as it is shown, and what it must be."""
+
+    field: str
+    shown: str
+    allowed: str
+
+    def __str__(self) -> str:
+        return f"{self.field} = {self.shown}: must be {self.allowed}"
+
+
+class ParamsError(ValueError):
+    """Fields that are out of range: all of them."""
+
+    def __init__(self, wrong: Sequence[Wrong]) -> None:
+        super().__init__("; ".join(map(str, wrong)))
+        self.wrong = tuple(wrong)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,19 +67,18 @@ class Constraint:
     after_reasoning: bool = False
 
     def __post_init__(self) -> None:
-        kinds = get_args(ConstraintKind)
-        _require(self, self.kind in kinds, "kind", f"one of {', '.join(kinds)}")
+        checks, kinds = _Checks(self), get_args(ConstraintKind)
+        checks.require(self.kind in kinds, "kind", f"one of {', '.join(kinds)}")
         has_source = self.kind not in ("json_object", "choice")
         allowed = f"1 to {MAX_SOURCE_CHARS} characters" if has_source else "empty"
         fits = 1 <= len(self.source) <= MAX_SOURCE_CHARS
-        _require(self, fits if has_source else not self.source, "source", allowed)
-        if self.kind == "choice":
-            _require_texts(self, "choices", MAX_CHOICES, MAX_SOURCE_CHARS)
-            total = sum(map(len, self.choices))
-            fits = 1 <= total <= MAX_SOURCE_CHARS
-            _require(self, fits, "choices", f"1 to {MAX_SOURCE_CHARS} characters together")
-        else:
-            _require(self, self.choices == (), "choices", "empty")
+        checks.require(fits if has_source else not self.source, "source", allowed)
+        if self.kind != "choice":
+            checks.require(self.choices == (), "choices", "empty")
+        elif checks.texts("choices", MAX_CHOICES, MAX_SOURCE_CHARS):
+            fits = 1 <= sum(map(len, self.choices)) <= MAX_SOURCE_CHARS
+            checks.require(fits, "choices", f"1 to {MAX_SOURCE_CHARS} characters together")
+        checks.done()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,13 +118,15 @@ class SamplingParams:
     constraint: Constraint | None = None
 
     def __post_init__(self) -> None:
-        bias = self.logit_bias
-        _require(self, isinstance(bias, Mapping), "logit_bias", "a mapping of ids to numbers")
+        checks, bias = _Checks(self), self.logit_bias
+        self._check_types(checks)
+        checks.done()  # ranges are of numbers
         object.__setattr__(self, "logit_bias", MappingProxyType(dict(bias)))
-        self._check_drawing()
-        self._check_penalties()
-        self._check_end()
-        self._check_report()
+        self._check_drawing(checks)
+        self._check_penalties(checks)
+        self._check_end(checks)
+        self._check_report(checks)
+        checks.done()
 
     def answers(self) -> tuple["SamplingParams", ...]:
         """The parameters of each of the n answers, in order: n is 1, `choice` counts on."""
@@ -115,52 +136,57 @@ class SamplingParams:
             dataclasses.replace(self, n=1, choice=self.choice + index) for index in range(self.n)
         )
 
-    def _check_drawing(self) -> None:
+    def _check_types(self, checks: "_Checks") -> None:
+        is_mapping = isinstance(self.logit_bias, Mapping)
+        checks.require(is_mapping, "logit_bias", "a mapping of ids to numbers")
         for field in _INTEGERS:
-            _require(self, type(getattr(self, field)) is int, field, "an integer")
+            checks.require(type(getattr(self, field)) is int, field, "an integer")
         for field in _NUMBERS:
-            value = getattr(self, field)
-            number = type(value) in (int, float) and math.isfinite(value)
-            _require(self, number, field, "a finite number")
-        _require(self, self.temperature >= 0, "temperature", ">= 0")
-        _require(self, 0 <= self.top_k < 2**63, "top_k", "in [0, 2^63) (0: off)")
-        _require(self, 0 < self.top_p <= 1, "top_p", "in (0, 1]")
-        _require(self, 0 <= self.min_p <= 1, "min_p", "in [0, 1]")
-        _require(self, -(2**63) <= self.seed < 2**64, "seed", "a 64-bit integer")
-        _require(self, 1 <= self.n <= MAX_ANSWERS, "n", f"in [1, {MAX_ANSWERS}]")
-        _require(self, 0 <= self.choice < 2**31 - self.n, "choice", "in [0, 2^31 - n)")
+            number = type(getattr(self, field)) in (int, float)
+            checks.require(number, field, _NUMBER)
 
-    def _check_penalties(self) -> None:
-        _require(self, -2 <= self.presence_penalty <= 2, "presence_penalty", "in [-2, 2]")
-        _require(self, -2 <= self.frequency_penalty <= 2, "frequency_penalty", "in [-2, 2]")
+    def _check_drawing(self, checks: "_Checks") -> None:
+        for field in _NUMBERS:
+            checks.require(abs(getattr(self, field)) <= LARGEST, field, _NUMBER)
+        checks.require(self.temperature >= 0, "temperature", ">= 0")
+        checks.require(0 <= self.top_k < 2**63, "top_k", "in [0, 2^63) (0: off)")
+        checks.require(0 < self.top_p <= 1, "top_p", "in (0, 1]")
+        checks.require(0 <= self.min_p <= 1, "min_p", "in [0, 1]")
+        checks.require(-(2**63) <= self.seed < 2**64, "seed", "a 64-bit integer")
+        if checks.require(1 <= self.n <= MAX_ANSWERS, "n", f"in [1, {MAX_ANSWERS}]"):
+            checks.require(0 <= self.choice < 2**31 - self.n, "choice", "in [0, 2^31 - n)")
+
+    def _check_penalties(self, checks: "_Checks") -> None:
+        checks.require(-2 <= self.presence_penalty <= 2, "presence_penalty", "in [-2, 2]")
+        checks.require(-2 <= self.frequency_penalty <= 2, "frequency_penalty", "in [-2, 2]")
         # Less would make logits infinite, and their step fail.
         fits = 1 / 64 <= self.repetition_penalty <= 10
-        _require(self, fits, "repetition_penalty", "in [1/64, 10]")
+        checks.require(fits, "repetition_penalty", "in [1/64, 10]")
         bias = self.logit_bias
         few = len(bias) <= MAX_BIAS_ENTRIES
-        _require(self, few, "logit_bias", f"at most {MAX_BIAS_ENTRIES} entries")
+        checks.require(few, "logit_bias", f"at most {MAX_BIAS_ENTRIES} entries")
         small = all(type(v) in (int, float) and -100 <= v <= 100 for v in bias.values())
-        _require(self, small, "logit_bias", "numbers in [-100, 100]")
-        _require_ids(self, "logit_bias", tuple(bias))
-        if self.allowed_token_ids is not None:
-            _require_ids(self, "allowed_token_ids", self.allowed_token_ids)
-            _require(self, len(self.allowed_token_ids) > 0, "allowed_token_ids", "not empty")
-        _require_texts(self, "bad_words", MAX_BAD_WORDS, MAX_BAD_WORD_CHARS)
+        checks.require(small, "logit_bias", "numbers in [-100, 100]")
+        checks.ids("logit_bias", tuple(bias))
+        allowed = self.allowed_token_ids
+        if allowed is not None and checks.ids("allowed_token_ids", allowed):
+            checks.require(len(allowed) > 0, "allowed_token_ids", "not empty")
+        checks.texts("bad_words", MAX_BAD_WORDS, MAX_BAD_WORD_CHARS)
 
-    def _check_end(self) -> None:
-        _require(self, self.max_tokens >= 1, "max_tokens", ">= 1")
-        fits = 0 <= self.min_tokens <= self.max_tokens
-        _require(self, fits, "min_tokens", f"in [0, max_tokens = {self.max_tokens}]")
-        _require_texts(self, "stop", MAX_STOP_STRINGS, MAX_STOP_CHARS)
-        _require_ids(self, "stop_token_ids", self.stop_token_ids)
-        few = len(self.stop_token_ids) <= MAX_STOP_IDS
-        _require(self, few, "stop_token_ids", f"at most {MAX_STOP_IDS} ids")
+    def _check_end(self, checks: "_Checks") -> None:
+        if checks.require(self.max_tokens >= 1, "max_tokens", ">= 1"):
+            fits = 0 <= self.min_tokens <= self.max_tokens
+            checks.require(fits, "min_tokens", f"in [0, max_tokens = {self.max_tokens}]")
+        checks.texts("stop", MAX_STOP_STRINGS, MAX_STOP_CHARS)
+        if checks.ids("stop_token_ids", self.stop_token_ids):
+            few = len(self.stop_token_ids) <= MAX_STOP_IDS
+            checks.require(few, "stop_token_ids", f"at most {MAX_STOP_IDS} ids")
 
-    def _check_report(self) -> None:
+    def _check_report(self, checks: "_Checks") -> None:
         for field in ("logprobs", "prompt_logprobs"):
             value = getattr(self, field)
             fits = value is None or (type(value) is int and 0 <= value <= MAX_TOP_LOGPROBS)
-            _require(self, fits, field, f"in [0, {MAX_TOP_LOGPROBS}], or None")
+            checks.require(fits, field, f"in [0, {MAX_TOP_LOGPROBS}], or None")
 
 
 def check_prompt(prompt: Sequence[int], vocab: int) -> None:
@@ -183,25 +209,36 @@ def check_ids(params: SamplingParams, vocab: int) -> None:
             raise ValueError(f"{field}: token {bad[0]} is outside 0..{vocab - 1}")
 
 
-def _require(of: Any, ok: bool, field: str, allowed: str) -> None:
-    if not ok:
-        shown = repr(getattr(of, field))
-        shown = shown if len(shown) <= 80 else f"{shown[:80]}..."
-        raise ValueError(f"{field} = {shown}: must be {allowed}")
+class _Checks:
+    """Fields of one object looked at in turn: the first thing that is wrong with each is kept."""
 
+    def __init__(self, of: Any) -> None:
+        self._of = of
+        self._wrong: dict[str, Wrong] = {}
 
-def _require_ids(of: Any, field: str, ids: Sequence[int]) -> None:
-    good = isinstance(ids, tuple) and all(type(token) is int and token >= 0 for token in ids)
-    _require(of, good, field, "token ids, integers >= 0")
+    def require(self, ok: bool, field: str, allowed: str) -> bool:
+        if not ok:
+            shown = repr(getattr(self._of, field))
+            shown = shown if len(shown) <= 80 else f"{shown[:80]}..."
+            self._wrong.setdefault(field, Wrong(field, shown, allowed))
+        return ok
 
+    def ids(self, field: str, ids: Sequence[int]) -> bool:
+        good = isinstance(ids, tuple) and all(type(token) is int and token >= 0 for token in ids)
+        return self.require(good, field, "token ids, integers >= 0")
 
-def _require_texts(of: Any, field: str, most: int, longest: int) -> None:
-    texts = getattr(of, field)
-    good = isinstance(texts, tuple) and all(
-        isinstance(text, str) and 1 <= len(text) <= longest for text in texts
-    )
-    _require(of, good, field, f"texts of 1 to {longest} characters")
-    _require(of, len(texts) <= most, field, f"at most {most} texts")
+    def texts(self, field: str, most: int, longest: int) -> bool:
+        texts = getattr(self._of, field)
+        good = isinstance(texts, tuple) and all(
+            isinstance(text, str) and 1 <= len(text) <= longest for text in texts
+        )
+        good = self.require(good, field, f"texts of 1 to {longest} characters")
+        return good and self.require(len(texts) <= most, field, f"at most {most} texts")
+
+    def done(self) -> None:
+        """Raises ParamsError."""
+        if self._wrong:
+            raise ParamsError(list(self._wrong.values()))
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,10 @@ def scratch_beside(target: Path) -> Iterator[Path]:
 @contextmanager
 def _new_lock(target: Path) -> Iterator[Path]:
     while True:
-        file, name = tempfile.mkstemp(_LOCK, f".{target.name}.{_MARK}", target.parent)
+        try:
+            file, name = tempfile.mkstemp(_LOCK, f".{target.name}.{_MARK}", target.parent)
+        except OSError as error:  # by the name that the user knows
+            raise OSError(error.errno, error.strerror, str(target)) from error
         os.close(file)
         lock = Path(name)
         with locked_if_free(lock) as free:

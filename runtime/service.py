@@ -4,9 +4,10 @@ Knows one scheduler, which it has made on its thread, where torch is used and no
 know transports or event loops: outputs are handed to a callback that must not wait. Keeps true:
 each answer's outputs come in order and end once, whatever fails; a request or a cancellation that
 comes too late is refused or does nothing; nobody waits on a thread that is gone; with nothing to do
-the thread sleeps.
+the thread sleeps; Python does not end beside the thread, since torch would end the process.
 """
 
+import atexit
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -62,7 +63,8 @@ class Service:
     ) -> None:
         self.fault: BaseException | None = None
         self._observer: Observer = observer or Nobody()
-        self._closing = self._ended = False
+        self._closing = False
+        self._ended = threading.Event()  # a join that is interrupted takes the thread for gone
         self._lock = threading.Lock()  # of what says whether the inbox is still read
         self._inbox: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._live: dict[str, Submission] = {}
@@ -70,8 +72,13 @@ class Service:
         self._thread = threading.Thread(
             target=self._run, args=(factory, made), name="engine", daemon=True
         )
+        atexit.register(self.close, 0.0)  # for who does not, or is told to leave twice
         self._thread.start()
-        self._scheduler = made.result()
+        try:
+            self._scheduler = made.result()
+        except BaseException:  # a signal's as well, while the thread goes on
+            self.close(0.0)
+            raise
 
     def submit(self, request: Request) -> Stream:
         """Queue a request; its outputs. Waits for the step that is running.
@@ -146,9 +153,11 @@ class Service:
         with self._lock:
             self._closing = True
         self._post(lambda: None)  # wakes it up
-        self._thread.join(grace)
+        self._ended.wait(grace)
         self._post(self._cancel_all)
+        self._ended.wait()
         self._thread.join()
+        atexit.unregister(self.close)
 
     def __enter__(self) -> Self:
         return self
@@ -169,7 +178,7 @@ class Service:
 
     def _post(self, command: Callable[[], object]) -> None:
         with self._lock:
-            if not self._ended:
+            if not self._ended.is_set():
                 self._inbox.put(command)
 
     # What follows runs on the engine's thread.
@@ -180,6 +189,7 @@ class Service:
             self._observer.watch(scheduler)
         except BaseException as error:
             made.set_exception(error)
+            self._ended.set()
             return
         made.set_result(scheduler)
         try:
@@ -189,7 +199,8 @@ class Service:
             self._fail(error)
         finally:
             with self._lock:
-                self._closing = self._ended = True
+                self._closing = True
+                self._ended.set()
             self._obey()  # what came meanwhile is refused
 
     def _turn(self, scheduler: Scheduler) -> bool:
@@ -214,7 +225,7 @@ class Service:
         if not submission.admitted.set_running_or_notify_cancel():
             return  # whoever asked has left before it was their turn
         try:
-            if self._ended:
+            if self._ended.is_set():
                 self._check_open()
             if (request_id := submission.request.id) in self._live:
                 raise ValueError(f"request id {request_id!r} is in use")  # its end is on the way

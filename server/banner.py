@@ -32,9 +32,10 @@ def _lines(
     served: Served, listeners: Sequence[Listener], limits: LimitsConfig
 ) -> Iterator[tuple[str, str]]:
     who = served.identity
+    slots = "1 slot" if served.slots == 1 else f"{served.slots} slots"
     yield (
         "model",
-        f"{who.name}, {who.precision}, {served.slots} slots of {served.context} positions, up to "
+        f"{who.name}, {who.precision}, {slots} of {served.context} positions, up to "
         f"{served.draft_tokens} drafts a step",
     )
     yield "machine", f"{who.device} ({who.isa})"

@@ -12,10 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
 from graphs.checkpoint import Checkpoint
+from graphs.compile.compiler import EagerCompiler
 from graphs.config import ModelConfig
 from graphs.disk import writing
 from graphs.ops.build import set_threads
@@ -28,11 +30,10 @@ from runtime.bench.plots import write_plots
 from runtime.bench.run import ForcedError, Options, Subject, check, measure
 from runtime.bench.tables import LEGEND, Table, tables, to_json
 from runtime.build import BuildOptions, open_checkpoint
-from runtime.programs import programs_of
+from runtime.programs import Programs, programs_of
 from server.cli_engine import cached_artifact
+from server.cli_ink import WIDE, new_console
 from server.errors import fail, named, user_errors
-
-WIDE = 120
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ class BenchOptions:
 
 def run(options: BenchOptions) -> None:
     """Measure and print. Raises typer.Exit: 2 for a user's mistake, 1 for a failure."""
-    console = Console(stderr=True, highlight=False)
+    console = new_console(stderr=True)
     if options.plots is not None:
         with user_errors(), named("--plots"):
             ready(options.plots)
@@ -68,7 +69,7 @@ def run(options: BenchOptions) -> None:
         print_tables(tables(result))
     if options.plots is not None:
         stem = "synthetic" if options.synthetic else options.checkpoint.resolve().name
-        with user_errors():
+        with user_errors(), named("--plots"):
             written = write_plots(result, options.plots, stem)
         console.print(f"plots: {', '.join(map(str, written))}")
 
@@ -76,13 +77,14 @@ def run(options: BenchOptions) -> None:
 def _subject(
     config: ModelConfig, weights: ModelWeights, options: BenchOptions, console: Console
 ) -> Subject:
-    """The model with the cache's engines for the shapes to be measured, built if need be."""
+    """The model with the cache's engines for the shapes to be measured, built if need be; or with
+    none: its blocks run eagerly."""
     measured = options.measured
     plan = EnginePlan(widths=measured.widths, batches=measured.batches)
     check(config, weights, measured)
-    building = BuildOptions(plan=plan, compiler=options.compiler)
-    artifact = cached_artifact(config, weights, building, console)
-    programs = programs_of(artifact)
+    programs = Programs()
+    if options.compiler != EagerCompiler.name:
+        programs = programs_of(cached_artifact(config, weights, BuildOptions(plan=plan), console))
     set_threads(measured.threads)
     return Subject(config=config, weights=weights, programs=programs, plan=plan)
 
@@ -120,12 +122,13 @@ def parse_dims(given: Sequence[str]) -> SyntheticDims:
 
 
 def print_json(value: object) -> None:
-    Console(soft_wrap=True, highlight=False, markup=False).out(json.dumps(value, indent=1))
+    typer.echo(json.dumps(value, indent=1))
 
 
 def print_tables(found: Sequence[Table]) -> None:
     """On a terminal too narrow for a line, the terminal breaks it; columns stay whole."""
-    console = Console(highlight=False, width=WIDE)
+    console = new_console()
+    console.width = WIDE
     for table in found:
         shown = RichTable(box=None)
         for index, column in enumerate(table.columns):

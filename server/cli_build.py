@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -23,6 +24,7 @@ from graphs.plan import EnginePlan
 from runtime.build import BuildOptions, build_artifact, check_named, open_checkpoint
 from runtime.build import Progress as Report
 from runtime.engine import Precision
+from server.cli_ink import new_console, tables_console
 from server.errors import fail, user_errors
 
 SILENCE_S = 20.0  # after which a line says that the work goes on
@@ -45,7 +47,7 @@ class BuildCommand:
 
 def build(command: BuildCommand) -> None:
     """Build and say what came of it. Raises typer.Exit: 2 for a user's mistake, 1 for a failure."""
-    console = Console(stderr=True, highlight=False)
+    console = new_console(stderr=True)
     start = time.perf_counter()
     with user_errors():
         lists = {name: getattr(command, name) for name in vars(EnginePlan())}
@@ -71,7 +73,7 @@ def build(command: BuildCommand) -> None:
         f"{len(artifact.manifest.programs)} programs, {size / 1e6:.0f} MB",
         soft_wrap=True,
     )
-    Console(highlight=False, soft_wrap=True).print(artifact.digest)
+    typer.echo(artifact.digest)
 
 
 def verify(folder: Path, sha256: str | None) -> None:
@@ -79,8 +81,8 @@ def verify(folder: Path, sha256: str | None) -> None:
     with user_errors():
         artifact = Artifact.open(folder, sha256=sha256)
         artifact.require_machine()
-    Console(highlight=False).print(_describe(artifact))
-    Console(highlight=False, soft_wrap=True).print(f"sha256 {artifact.digest}")
+    tables_console().print(_describe(artifact))
+    typer.echo(f"sha256 {artifact.digest}")
 
 
 def numbers(name: str, text: str) -> tuple[int, ...]:
@@ -157,6 +159,8 @@ def _lines(console: Console) -> Iterator[Report]:
 def _describe(artifact: Artifact) -> Table:
     manifest = artifact.manifest
     table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")  # a path is of use whole
     machine = manifest.machine
     table.add_row("artifact", str(artifact.folder))
     table.add_row("SKU", f"{machine.device}, {machine.arch}, {machine.isa}, torch {machine.torch}")

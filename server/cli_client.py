@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from server.ending import importing
+
 if TYPE_CHECKING:
     from fourstep.v1 import inference_pb2 as pb
 
@@ -68,21 +70,23 @@ def client_command(
     token_file: TokenFile = None,
 ) -> None:
     """Talk to a worker: a conversation, or one question from --message, --prompt or a pipe."""
-    from fourstep.v1 import inference_pb2 as pb
-    from rich.console import Console
+    with importing():
+        from fourstep.v1 import inference_pb2 as pb
 
-    from server.cli_ink import Ink
-    from server.client.connection import Target
-    from server.client.conversation import Conversation
-    from server.client.screen import Screen
-    from server.client.session import AnswerError, Client
-    from server.errors import fail, user_errors
+        from server.cli_ink import Ink, new_console
+        from server.client.connection import Target
+        from server.client.conversation import Conversation
+        from server.client.screen import Screen
+        from server.client.session import AnswerError, Client
+        from server.errors import Gathered, fail, user_errors
 
-    with user_errors():
-        target = Target(address=address, ca=ca, cert=cert, key=key, token=token_file)
-        connection = target.open()
-        start = _start(chat)
-        once = _once(message, prompt, start)
+    with user_errors(), Gathered() as wrong:
+        with wrong.kept():
+            target = Target(address=address, ca=ca, cert=cert, key=key, token=token_file)
+            connection = target.open()
+        with wrong.kept():
+            start = _start(chat)
+            once = _once(message, prompt, start)
     sampling = pb.SamplingParams(
         max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed, stop=stop or ()
     )
@@ -90,7 +94,9 @@ def client_command(
         client = Client(
             channel=channel,
             metadata=connection.metadata,
-            screen=Screen(Ink(Console(soft_wrap=True)), Ink(Console(soft_wrap=True, stderr=True))),
+            screen=Screen(
+                Ink(new_console(soft_wrap=True)), Ink(new_console(soft_wrap=True, stderr=True))
+            ),
             sampling=sampling,
             draft_tokens=spec_tokens,
             timeout=timeout,

@@ -30,6 +30,7 @@ from runtime.store import cache_size, cached_folder, find_or_build
 from runtime.tokenizer import Tokenizer
 from runtime.width import StepCosts, costs_by_batch
 from server.cli_build import progress_bar
+from server.cli_ink import new_console
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +55,13 @@ class EngineRequest:
         return EnginePlan(batches=tuple(sorted({1, self.slots})))
 
 
+def check_engines(compiler: str, artifact: Path | None, artifact_sha256: str | None) -> None:
+    """Raises ValueError for what does not go together."""
+    named = artifact is not None or artifact_sha256 is not None
+    if named and compiler == EagerCompiler.name:
+        raise ValueError("--artifact and --artifact-sha256 have no meaning with --compiler eager")
+
+
 def find_artifact(
     config: ModelConfig, weights: ModelWeights, request: EngineRequest
 ) -> Artifact | None:
@@ -61,11 +69,8 @@ def find_artifact(
 
     Raises ValueError with what the user has to change.
     """
+    check_engines(request.compiler, request.artifact, request.artifact_sha256)
     if request.compiler == EagerCompiler.name:
-        if request.artifact is not None or request.artifact_sha256 is not None:
-            raise ValueError(
-                "--artifact and --artifact-sha256 have no meaning with --compiler eager"
-            )
         return None
     artifact = _artifact(config, weights, request)
     artifact.require(config, weights, request.precision)
@@ -174,7 +179,7 @@ def _artifact(config: ModelConfig, weights: ModelWeights, request: EngineRequest
     if request.artifact is not None:
         return Artifact.open(request.artifact, sha256=request.artifact_sha256)
     options = BuildOptions(plan=request.plan, precision=request.precision)
-    console = Console(stderr=True, highlight=False)
+    console = new_console(stderr=True)
     folder = cached_folder(config, weights, options)
     if folder.exists():
         return Artifact.open(folder, sha256=request.artifact_sha256)

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from runtime.answer import Output, Request
 from runtime.build import open_checkpoint
 from runtime.engine import EngineError, Precision
@@ -21,6 +19,7 @@ from runtime.request import SamplingParams, Step
 from runtime.scheduler import Scheduler
 from runtime.tokenizer import Tokenizer
 from server.cli_engine import EngineRequest, find_artifact, make_scheduler
+from server.cli_ink import new_console
 from server.cli_output import Done, JsonPrinter, Printer, TextPrinter
 from server.errors import EXIT_USER_ERROR, fail, user_errors
 from server.files import STDIN, read_text
@@ -97,8 +96,6 @@ def prepare(options: GenerateOptions) -> Job:
 
     Raises ValueError or OSError with what the user has to change.
     """
-    if (options.prompt is None) == (options.chat is None):
-        raise ValueError("give one of --prompt TEXT and --chat FILE")
     # Plain decoding is asked for by --spec-tokens 0, and only then may MTP tensors be missing.
     checkpoint, weights = open_checkpoint(options.checkpoint, drafting=options.draft_tokens != 0)
     config = checkpoint.config
@@ -194,6 +191,6 @@ def _printer(options: GenerateOptions) -> Printer:
     if options.json:
         return JsonPrinter(many=options.sampling.n > 1)
     return TextPrinter(
-        Console(soft_wrap=True),
+        new_console(soft_wrap=True),
         draft_tokens=3 if options.draft_tokens is None else options.draft_tokens,
     )

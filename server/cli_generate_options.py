@@ -5,12 +5,15 @@ without loading torch. Keeps true: an option that would have no effect is refuse
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from server.ending import importing
 from server.options import NANO, AnyCheckpoint, CompilerName, Pin, Precision, PrecisionName
 
 if TYPE_CHECKING:
@@ -108,33 +111,48 @@ def generate_command(
     ] = False,
 ) -> None:
     """Generate text from one prompt or chat, each token coloured by who proposed it."""
-    from runtime.request import SamplingParams
-    from server.cli_generate import GenerateOptions, run
-    from server.errors import user_errors
+    with importing():
+        from runtime.request import SamplingParams
+        from server.cli_engine import check_engines
+        from server.cli_generate import GenerateOptions, run
+        from server.errors import Gathered, user_errors
 
-    with user_errors():
-        if logprobs is not None and not as_json:
-            raise ValueError("--logprobs is for --json")
-        sampling = SamplingParams(
-            max_tokens=max_tokens,
-            min_tokens=min_tokens,
-            n=n,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            presence_penalty=presence_penalty,
-            frequency_penalty=frequency_penalty,
-            repetition_penalty=repetition_penalty,
-            logit_bias=bias_of(logit_bias),
-            seed=seed,
-            stop=tuple(stop or ()),
-            stop_token_ids=tuple(stop_token_id or ()),
-            ignore_eos=ignore_eos,
-            bad_words=tuple(bad_word or ()),
-            logprobs=logprobs,
-            constraint=constraint_of(json_schema, json_object, regex, grammar, choice),
-        )
+    bias: dict[int, float] = {}
+    constraint: Constraint | None = None
+    with user_errors(), Gathered() as wrong:
+        with wrong.kept():
+            if (prompt is None) == (chat is None):
+                raise ValueError("give one of --prompt TEXT and --chat FILE")
+        with wrong.kept():
+            if logprobs is not None and not as_json:
+                raise ValueError("--logprobs is for --json")
+        with wrong.kept():
+            bias = bias_of(logit_bias)
+        with wrong.kept():
+            constraint = constraint_of(json_schema, json_object, regex, grammar, choice)
+        with wrong.kept():
+            check_engines(compiler.value, artifact, artifact_sha256)
+        with wrong.kept(), by_option():
+            sampling = SamplingParams(
+                max_tokens=max_tokens,
+                min_tokens=min_tokens,
+                n=n,
+                temperature=temperature,
+                top_k=top_k,
+                top_p=top_p,
+                min_p=min_p,
+                presence_penalty=presence_penalty,
+                frequency_penalty=frequency_penalty,
+                repetition_penalty=repetition_penalty,
+                logit_bias=bias,
+                seed=seed,
+                stop=tuple(stop or ()),
+                stop_token_ids=tuple(stop_token_id or ()),
+                ignore_eos=ignore_eos,
+                bad_words=tuple(bad_word or ()),
+                logprobs=logprobs,
+                constraint=constraint,
+            )
     run(
         GenerateOptions(
             checkpoint=checkpoint,
@@ -149,6 +167,33 @@ def generate_command(
             json=as_json,
         )
     )
+
+
+# Options that are not called as the parameter that they stand for.
+_OPTIONS = {
+    "n": "-n",
+    "bad_words": "--bad-word",
+    "stop_token_ids": "--stop-token-id",
+    "choices": "--choice",
+}
+
+
+@contextmanager
+def by_option(**options: str) -> Iterator[None]:
+    """Parameters that are out of range are told by their options, these and _OPTIONS."""
+    from runtime.request import ParamsError
+    from server.errors import ProblemsError
+
+    known = _OPTIONS | options
+    try:
+        yield
+    except ParamsError as error:
+        told = []
+        for field, shown, allowed in error.wrong:
+            option = known.get(field, f"--{field.replace('_', '-')}")
+            several = shown.startswith(("(", "mappingproxy"))  # Python's words, not the user's
+            told.append(f"{option}{'' if several else f' {shown}'}: must be {allowed}")
+        raise ProblemsError(told) from error
 
 
 def bias_of(text: str | None) -> dict[int, float]:
@@ -175,15 +220,19 @@ def constraint_of(
     if json_schema is not None:
         inline = json_schema.lstrip().startswith("{")
         source = json_schema if inline else read_text(json_schema, "--json-schema")
-        found.append(Constraint(kind="json_schema", source=source))
+        with by_option(source="--json-schema"):
+            found.append(Constraint(kind="json_schema", source=source))
     if json_object:
         found.append(Constraint(kind="json_object"))
     if regex is not None:
-        found.append(Constraint(kind="regex", source=regex))
+        with by_option(source="--regex"):
+            found.append(Constraint(kind="regex", source=regex))
     if grammar is not None:
-        found.append(Constraint(kind="ebnf", source=read_text(grammar, "--grammar")))
+        with by_option(source="--grammar"):
+            found.append(Constraint(kind="ebnf", source=read_text(grammar, "--grammar")))
     if choice:
-        found.append(Constraint(kind="choice", choices=tuple(choice)))
+        with by_option():
+            found.append(Constraint(kind="choice", choices=tuple(choice)))
     if len(found) > 1:
         raise ValueError(
             "give one of --json-schema, --json-object, --regex, --grammar and --choice"

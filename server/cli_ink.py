@@ -4,6 +4,7 @@ Knows consoles and which colour means what. Does not know answers. Keeps true: t
 altered except that a terminal gets no control characters.
 """
 
+import os
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -12,8 +13,28 @@ from rich.style import Style
 
 from server.errors import printable
 
+WIDE = 10_000  # columns: more than any table has
+
 # Foreground colours that read on dark and light terminals; sampled tokens keep the terminal's own.
 DEPTH_STYLES = ("green", "cyan", "magenta")
+
+
+def new_console(*, stderr: bool = False, soft_wrap: bool = False) -> Console:
+    """With NO_COLOR nothing of a style is left; rich alone would leave dim and bold."""
+    return Console(
+        stderr=stderr,
+        soft_wrap=soft_wrap,
+        highlight=False,
+        color_system=None if os.environ.get("NO_COLOR") else "auto",
+    )
+
+
+def tables_console() -> Console:
+    """For stdout. Where it is no terminal nothing is cut or wrapped: others read it by lines."""
+    made = new_console()
+    if not made.is_terminal:
+        made.width = WIDE
+    return made
 
 
 class Ink:

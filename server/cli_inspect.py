@@ -43,6 +43,8 @@ def _refused(report: Report) -> list[TpOption]:
 
 def _summary(report: Report) -> Table:
     table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")  # a path is of use whole
     table.add_row("checkpoint", report.folder)
     experts = f", {report.moe_layers} MoE layers" if report.moe_layers else ""
     full = len(report.full_layers)

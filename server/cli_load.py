@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from server.cli_client import DEFAULT_ADDRESS, Address, Ca, Cert, Key, TokenFile
+from server.cli_client import DEFAULT_ADDRESS, INTERRUPTED, Address, Ca, Cert, Key, TokenFile
+from server.ending import importing
 
 if TYPE_CHECKING:
     from server.client.connection import Connection
@@ -75,38 +76,52 @@ def load_command(
     token_file: TokenFile = None,
 ) -> None:
     """Put a load on a worker and tell what its clients see."""
-    import grpc.aio
+    with importing():
+        import grpc.aio
 
-    from runtime.bench.drawing import ready
-    from server.client.connection import Target, exit_code, first_said
-    from server.errors import fail, named, user_errors
-    from server.files import read_text
-    from server.load.plan import Lengths, Load
-    from server.load.report import Goodput
-    from server.load.texts import default_text
+        from runtime.bench.drawing import ready
+        from server.client.connection import Target, exit_code, first_said
+        from server.errors import Gathered, fail, named, user_errors
+        from server.files import read_text
+        from server.load.plan import NO_LENGTHS, Lengths, Load
+        from server.load.report import Goodput
+        from server.load.texts import default_text
 
-    with user_errors():
-        options = LoadOptions(
-            connection=Target(address=address, ca=ca, cert=cert, key=key, token=token_file).open(),
-            load=Load(
-                prompt=Lengths.parse(prompt, "--prompt"),
-                answer=Lengths.parse(answer, "--answer"),
+    prompts = answers = NO_LENGTHS
+    with user_errors(), Gathered() as wrong:
+        with wrong.kept():
+            connection = Target(address=address, ca=ca, cert=cert, key=key, token=token_file).open()
+        with wrong.kept():
+            prompts = Lengths.parse(prompt, "--prompt")
+        with wrong.kept():
+            answers = Lengths.parse(answer, "--answer")
+        with wrong.kept():
+            load = Load(
+                prompt=prompts,
+                answer=answers,
                 rate=rate,
                 concurrency=concurrency,
                 requests=REQUESTS if requests is None and duration is None else requests,
                 duration=duration,
                 seed=seed,
-            ),
-            text=default_text() if text is None else read_text(str(text), "--text"),
-            temperature=temperature,
-            timeout=timeout,
-            goodput=None if goodput is None else Goodput.parse(goodput),
-            plots=plots,
-            json=as_json,
-        )
-        if plots is not None:
-            with named("--plots"):
+            )
+        with wrong.kept():
+            source = default_text() if text is None else read_text(str(text), "--text")
+        with wrong.kept():
+            limits = None if goodput is None else Goodput.parse(goodput)
+        with wrong.kept(), named("--plots"):
+            if plots is not None:
                 ready(plots)
+    options = LoadOptions(
+        connection=connection,
+        load=load,
+        text=source,
+        temperature=temperature,
+        timeout=timeout,
+        goodput=limits,
+        plots=plots,
+        json=as_json,
+    )
     try:
         run(options)
     except grpc.aio.AioRpcError as error:
@@ -129,33 +144,41 @@ class LoadOptions:
 
 def run(options: LoadOptions) -> None:
     """Raises grpc.aio.AioRpcError where the worker cannot be talked to; typer.Exit."""
-    from rich.console import Console
-
-    from server.errors import user_errors
+    from server.cli_ink import new_console, tables_console
+    from server.errors import named, user_errors
     from server.load.plots import write_plots
     from server.load.report import report
     from server.load.tables import LEGEND, tables
 
-    console = Console(stderr=True, highlight=False)
+    console = new_console(stderr=True)
     with console.status("asking the worker") as status, user_errors():
-        outcomes = asyncio.run(measure(options, status.update))
+        outcomes, stopped = asyncio.run(measure(options, status.update))
     found = report(outcomes, options.goodput)
     if options.json:
-        typer.echo(json.dumps(_described(options) | found.to_json(), indent=1))
+        told = _described(options) | {"stopped_early": stopped} | found.to_json()
+        typer.echo(json.dumps(told, indent=1))
     else:
-        shown = Console(highlight=False)
+        shown = tables_console()
         for table in tables(found, options.load, options.goodput):
             shown.print(table)
             shown.print()
         shown.print(LEGEND, style="dim")
     if options.plots is not None:
-        with user_errors():
+        with user_errors(), named("--plots"):
             written = write_plots(outcomes, options.plots)
         console.print(f"plots: {', '.join(map(str, written))}", soft_wrap=True)
+    if stopped:
+        typer.echo("fourstep: stopped early: requests that were still open do not count", err=True)
+        raise typer.Exit(INTERRUPTED)
 
 
-async def measure(options: LoadOptions, say: Callable[[str], object]) -> "list[Outcome]":
-    """Raises ValueError for what the worker's context has no room for, grpc.aio.AioRpcError."""
+async def measure(
+    options: LoadOptions, say: Callable[[str], object]
+) -> "tuple[list[Outcome], bool]":
+    """What ended, and whether Ctrl-C was sooner than the end of the load.
+
+    Raises ValueError for what the worker's context has no room for, grpc.aio.AioRpcError.
+    """
     from fourstep.v1 import control_pb2, control_pb2_grpc
 
     from server.load.run import Sender
@@ -179,7 +202,10 @@ async def measure(options: LoadOptions, say: Callable[[str], object]) -> "list[O
             temperature=options.temperature,
             timeout=options.timeout,
         )
-        return await sender.run(load, lambda over, open_: say(f"{over} ended, {open_} open"))
+        over = await sender.run(load, lambda over, open_: say(f"{over} ended, {open_} open"))
+        task = asyncio.current_task()
+        assert task is not None
+        return over, task.cancelling() > 0
 
 
 def _described(options: LoadOptions) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import typer
 import uvloop
-from rich.console import Console
 
 from graphs.artifact import Artifact
 from graphs.machine import this_machine
@@ -25,6 +24,7 @@ from runtime.service import Service, ServiceFailedError
 from runtime.tokenizer import Tokenizer
 from server.banner import banner, security
 from server.cli_engine import EngineRequest, find_artifact, make_scheduler
+from server.cli_ink import new_console
 from server.config import ServeConfig
 from server.errors import ProblemsError, fail, named, user_errors
 from server.operations.operations import Operations
@@ -45,6 +45,7 @@ def run(config: ServeConfig, names: Mapping[str, str]) -> None:
             with named(names.get("operations.address", "operations.address")):
                 operations = stack.enter_context(Operations(config.operations))
             served = open_served(config, observer=operations.metrics)
+            stack.callback(served.service.close, 0.0)
         try:
             # A call takes many turns of the loop, and those of Python's own take longer.
             code = uvloop.run(serve(served, config, operations))
@@ -135,12 +136,14 @@ def template_of(folder: Path, tokenizer: Tokenizer) -> ChatTemplate | None:
 
 
 async def serve(served: Served, config: ServeConfig, operations: Operations) -> int:
-    """Until the end of service. Raises ServiceFailedError where it cannot begin."""
-    worker = Worker(served, config, interceptors=operations.interceptors)
+    """Until the end of service. Raises ServiceFailedError where it cannot begin, typer.Exit where
+    something was free before the model was loaded and is no more."""
+    with user_errors():
+        worker = Worker(served, config, interceptors=operations.interceptors)
     await worker.start()
     operations.serving(served)
     if config.operations.log_format == "text":
-        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        console = new_console(stderr=True, soft_wrap=True)
         text = banner(served, worker.listeners, config.limits, operations=operations.address)
         console.print(text, markup=False)
     else:

@@ -18,6 +18,7 @@ from server.config import (
     OperationsConfig,
 )
 from server.config_file import Flag, load
+from server.ending import importing
 from server.errors import user_errors
 from server.options import CompilerName, Pin, PrecisionName
 
@@ -33,7 +34,9 @@ def _option(text: str, default: object = None, **values: Any) -> Any:
 def serve_command(
     checkpoint: Annotated[
         Path | None,
-        typer.Argument(help="Checkpoint folder.", show_default="the shipped step5-nano"),
+        typer.Argument(
+            file_okay=False, help="Checkpoint folder.", show_default="the shipped step5-nano"
+        ),
     ] = None,
     config: Annotated[
         Path | None,
@@ -121,6 +124,7 @@ def serve_command(
         ]
     with user_errors():
         chosen = load(config, flags)
-    from server.cli_serve import run
+    with importing():
+        from server.cli_serve import run
 
     run(chosen, {key: flag for flag, key, value in flags if value is not None})

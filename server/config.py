@@ -17,6 +17,8 @@ from server.options import NANO
 
 Problem = tuple[str, str]  # a key and what is wrong with it; the key "" is the section itself
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^:\[\]\s]+):(?P<port>\d{1,5})")
+MOST_PORT = 65535
+EXPOSED = "`exposed`"  # as messages name that key: there is a flag for it
 _LONGEST_SOCKET = 100  # bytes of a path that every system can bind
 
 
@@ -112,7 +114,7 @@ class OperationsConfig:
     def problems(self) -> Iterator[Problem]:
         if self.address is None:
             return
-        if wrong := port_problem(self.address, "HOST:PORT"):
+        if wrong := port_problem(self.address):
             yield "address", f"{self.address!r} {wrong}"
         elif not self.exposed and not is_local(self.address):
             yield "address", not_local(self.address, "127.0.0.1")
@@ -137,23 +139,24 @@ class ServeConfig:
                 yield key, f"{listener.address} is that of {other} too"
 
 
-def address_problem(address: str) -> str | None:
-    """Why it cannot be listened on by its looks alone."""
+def address_problem(address: str, *, least: int = 0) -> str | None:
+    """Why nobody can listen there, or be reached, by its looks alone; `least`: the lowest port."""
     if address.startswith("unix:"):
         path = address.removeprefix("unix:")
         if not path.startswith("/"):
             return "must be unix: and an absolute path"
         long = len(path.encode()) > _LONGEST_SOCKET
         return f"is longer than the {_LONGEST_SOCKET} bytes of a socket's path" if long else None
-    return port_problem(address, "HOST:PORT or unix:PATH")
+    wrong = port_problem(address, least=least)
+    return wrong and f"{wrong}, or unix:PATH"
 
 
-def port_problem(address: str, form: str) -> str | None:
-    """Why it is no host and port; `form` is what there may be in its place."""
+def port_problem(address: str, *, least: int = 0) -> str | None:
+    """Why it is no host and port."""
     match = None if address.startswith("unix:") else _ADDRESS.fullmatch(address)
-    if match is None:
-        return f"must be {form}"
-    return "has no port: they end at 65535" if int(match["port"]) > 65535 else None
+    if match is not None and least <= int(match["port"]) <= MOST_PORT:
+        return None
+    return f"must be HOST:PORT with a port from {least} to {MOST_PORT}"
 
 
 def host_of(address: str) -> str:
@@ -174,5 +177,5 @@ def is_local(address: str) -> bool:
 def not_local(address: str, instead: str = "TLS, 127.0.0.1 or a unix: socket") -> str:
     return (
         f"{address} can be reached from other machines, and nothing is encrypted: use {instead}, "
-        "or say exposed where the network is trusted"
+        f"or say {EXPOSED} where the network is trusted"
     )

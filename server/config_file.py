@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from server.config import ServeConfig
+from server.config import EXPOSED, ServeConfig
 from server.errors import ProblemsError, named
 
 T = TypeVar("T")
@@ -160,15 +160,21 @@ class _Reader:
 
     def _needed(self, key: str) -> None:
         """By its flag, where what it is needed for came from flags."""
-        section = key.rpartition(".")[0]
-        if any(other.rpartition(".")[0] == section for other in self.names):
+        section = _section(key)
+        if any(_section(other) == section for other in self.names):
             key = self.flags.get(key, key)
         self._wrong(key, "is needed")
 
     def _wrong(self, key: str, what: str) -> Any:
+        if key in self.names:  # a flag's user has flags in mind
+            what = what.replace(EXPOSED, self.flags.get(f"{_section(key)}.exposed", EXPOSED))
         self.problems.append(f"{self.names.get(key, key)}: {what}")
         return _MISSING
 
 
 def _join(key: str, name: str) -> str:
     return f"{key}.{name}" if key and name else key or name
+
+
+def _section(key: str) -> str:
+    return key.rpartition(".")[0]

@@ -2,7 +2,8 @@
 
 Knows this process and those that it has started. Does not know what runs. Keeps true: compilers end
 with the command that started them, as a terminal's Ctrl-C ends them too, and what is written beside
-them is removed once; a second SIGTERM does not cut that short.
+them is removed once; a second SIGTERM does not cut that short. While there is nothing to clean up
+yet, both signals end the process as the system does it.
 """
 
 import contextlib
@@ -22,6 +23,25 @@ _PAUSE = 0.2  # seconds between looks
 def end_on_sigterm() -> None:
     """Until somebody else handles it, SIGTERM raises SystemExit in the main thread."""
     signal.signal(signal.SIGTERM, _end)
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """The block only imports. An exception in the middle of that would be a traceback, or the end
+    of everything inside a library in C++, so signals end the process as if nobody handled them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number, handler in heard.items():
+        if handler not in (signal.SIG_IGN, None):
+            signal.signal(number, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for number, handler in heard.items():
+            if handler is not None:  # somebody's in C
+                signal.signal(number, handler)
 
 
 def _end(*_: object) -> NoReturn:

@@ -6,6 +6,8 @@ a fault of our own while a model runs is never passed off as a wrong argument.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
 
 import typer
 
@@ -26,6 +28,34 @@ class ProblemsError(ValueError):
 def printable(text: str) -> str:
     """`text` with control characters replaced."""
     return text.translate(CONTROLS)
+
+
+class Gathered:
+    """Things that are looked at one after the other: what is wrong with any of them is raised at
+    the end of the block, as ProblemsError."""
+
+    def __init__(self) -> None:
+        self._problems: list[str] = []
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """One of them."""
+        try:
+            yield
+        except (ValueError, OSError) as error:
+            self._problems += problems_of(error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None and self._problems:
+            raise ProblemsError(self._problems)
 
 
 @contextmanager
@@ -53,8 +83,15 @@ def said_of(error: OSError) -> str:
     return f"{file}{error.strerror or error}"
 
 
+def problems_of(error: Exception) -> Sequence[str]:
+    """What there is to say of it."""
+    if isinstance(error, ProblemsError):
+        return error.problems
+    return [said_of(error) if isinstance(error, OSError) else str(error)]
+
+
 def fail(error: Exception, code: int) -> typer.Exit:
     """Print `error`, each thing on one line; the exception to raise."""
-    for text in error.problems if isinstance(error, ProblemsError) else [str(error)]:
+    for text in problems_of(error):
         typer.echo(printable(f"fourstep: error: {' '.join(text.split())}"), err=True)
     return typer.Exit(code)

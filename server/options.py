@@ -28,5 +28,8 @@ Pin = Annotated[
     typer.Option("--artifact-sha256", metavar="DIGEST", help="Refuse any other artifact."),
 ]
 AnyCheckpoint = Annotated[
-    Path, typer.Argument(help="Checkpoint folder.", show_default="the shipped step5-nano")
+    Path,
+    typer.Argument(
+        file_okay=False, help="Checkpoint folder.", show_default="the shipped step5-nano"
+    ),
 ]

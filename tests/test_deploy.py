@@ -17,7 +17,7 @@ import yaml
 from prometheus_client.registry import Collector
 
 from runtime.metrics import Metrics
-from server.cli import app
+from server.cli_commands import app
 from server.config import OperationsConfig, ServeConfig
 from server.config_file import load
 from server.operations.operations import Operations

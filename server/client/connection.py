@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
-from server.config import is_local
+from server.config import address_problem, is_local
 from server.errors import EXIT_USER_ERROR, ProblemsError, named, printable
 
 Metadata = tuple[tuple[str, str], ...]
@@ -36,8 +36,8 @@ _REFUSALS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """`ca` turns encryption on: who the worker's certificate must be signed by. `cert` and `key`
-    are this client's own, `token` a file that holds one."""
+    """`address`: HOST:PORT or unix:PATH. `ca` turns encryption on: who the worker's certificate
+    must be signed by. `cert` and `key` are this client's own, `token` a file that holds one."""
 
     address: str
     ca: Path | None = None
@@ -47,11 +47,14 @@ class Target:
 
     def __post_init__(self) -> None:
         wrong = []
+        looks = address_problem(self.address, least=1)
+        if looks is not None:
+            wrong.append(f"--address: {self.address!r} {looks}")
         if (self.cert is None) != (self.key is None):
             wrong.append("--cert and --key go together")
         if self.cert is not None and self.ca is None:
             wrong.append("--cert needs --ca: a certificate is shown on encrypted connections")
-        if self.token is not None and self.ca is None and not is_local(self.address):
+        if self.token is not None and self.ca is None and not looks and not is_local(self.address):
             wrong.append(f"--token-file needs --ca: others could read the token to {self.address}")
         if wrong:
             raise ProblemsError(wrong)

@@ -50,6 +50,9 @@ class Lengths:
         return dice.randint(low, high)
 
 
+NO_LENGTHS = Lengths(text="", ranges=(), weights=())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Load:
     """Open loop: `rate` requests a second arrive on average, by a Poisson process, however many

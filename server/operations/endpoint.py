@@ -9,6 +9,8 @@ often than anybody can need.
 
 import asyncio
 import contextlib
+import errno
+import os
 import socket
 import threading
 import time
@@ -133,7 +135,10 @@ def _listening(address: str) -> socket.socket:
     try:
         return socket.create_server((host, int(port)), family=family)
     except OSError as error:
-        raise OSError(f"{address}: {error.strerror or error}") from error
+        # What create_server says of it has Python's own account of the address.
+        number = error.errno or 0
+        what = os.strerror(number) if number in errno.errorcode else error.strerror
+        raise OSError(f"{address}: {what or error}") from error
 
 
 def _asked(head: bytes) -> tuple[str, str]:

@@ -28,11 +28,20 @@ from server.operations.streams import Writing
 from server.operations.traces import Traces
 from server.rpc.caller import tenant
 from server.rpc.door import ASKS
-from server.rpc.handlers import Continuation, Handler, Refusing, behaviour_of, kept, running
+from server.rpc.handlers import (
+    Continuation,
+    Handler,
+    Refusing,
+    behaviour_of,
+    kept,
+    refusing,
+    running,
+)
 from server.rpc.status import name_of, reason_in
 
 Context = Any  # grpc's own class is generic in the messages of each method
 UNKNOWN = "unknown"  # of methods that are nobody's
+_NO_METHOD = refusing(grpc.StatusCode.UNIMPLEMENTED, "there is no such method")
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _OURS = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)  # statuses of our own faults
 _CLOSE = 0.05  # seconds to its deadline at which a caller's own clock may have ended a call
@@ -161,11 +170,8 @@ class _Interceptor(grpc.aio.ServerInterceptor):
         rpc = _name(handler_call_details.method)
         listener = self._listener()
         self._calls.come.labels(listener, rpc).inc()
-        handler = await continuation(handler_call_details)
-        if handler is None:  # grpc says so to the caller
-            unimplemented = grpc.StatusCode.UNIMPLEMENTED.name
-            self._calls.ended.labels(listener, rpc, unimplemented).inc()
-            return None
+        # grpc's own answer to what is no method is an error in the log where its caller has left.
+        handler = await continuation(handler_call_details) or _NO_METHOD
         if isinstance(handler, Refusing):  # a flood of them is to cost as little as it can
             self._calls.refused(listener, rpc, handler)
             return handler

@@ -38,8 +38,31 @@ class TokensError(ValueError):
 
 def read_tokens(path: Path) -> Known:
     """Lines of a name and a token; a name may have several. Raises TokensError, OSError."""
-    if path.stat().st_mode & (stat.S_IRWXO):
-        raise TokensError(f"{path}: other users can read or write it: chmod o= {path}")
+    if wrong := _mode_problem(path):
+        raise TokensError(wrong)
+    return _parsed(path)
+
+
+def tokens_problems(path: Path, operators: Collection[str]) -> list[str]:
+    """All that such a file has wrong for these operators. Raises OSError."""
+    wrong = _mode_problem(path)
+    problems = [] if wrong is None else [wrong]
+    try:
+        known = _parsed(path)
+    except ValueError as error:
+        return [*problems, str(error)]
+    if strangers := set(operators) - {name for name, _ in known}:
+        problems.append(f"{path}: has no token of operators {sorted(strangers)}")
+    return problems
+
+
+def _mode_problem(path: Path) -> str | None:
+    if path.stat().st_mode & stat.S_IRWXO:
+        return f"{path}: other users can read or write it: chmod o= {path}"
+    return None
+
+
+def _parsed(path: Path) -> Known:
     found: dict[bytes, str] = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         match line.split():
@@ -68,10 +91,10 @@ class Auth(grpc.aio.ServerInterceptor):
     """Raises TokensError and OSError when it is made."""
 
     def __init__(self, tokens: Path, operators: Collection[str]) -> None:
+        if wrong := tokens_problems(tokens, operators):
+            raise TokensError("; ".join(wrong))
         self._operators = frozenset(operators)
         self._known = Reloading([tokens], functools.partial(read_tokens, tokens))
-        if strangers := self._operators - {name for name, _ in self._known.value}:
-            raise TokensError(f"{tokens}: has no token of operators {sorted(strangers)}")
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails

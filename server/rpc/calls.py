@@ -16,6 +16,7 @@ from fourstep.v1.errors_pb2 import ErrorReason
 from runtime.answer import Output
 from runtime.streams import AsyncStream
 from server.operations.record import Record, current
+from server.rpc.handlers import end
 from server.rpc.served import Reading, Served, new_id
 from server.rpc.status import ERRORS, NOT_READ, status_of, status_of_end, trailing
 
@@ -28,8 +29,7 @@ async def refuse(
     context: Context, code: grpc.StatusCode, details: str, reason: ErrorReason | None = None
 ) -> NoReturn:
     """End the call with this status; `reason` None: what the code says."""
-    await context.abort(code, details, trailing(code, details, reason))
-    raise AssertionError("abort raises")
+    await end(context, code, details, trailing(code, details, reason))
 
 
 def seconds_left(context: Context, cap: float) -> float:

@@ -5,6 +5,7 @@ as the old one would, with one message or with a stream of them; a call makes no
 call has made, and no number of calls makes us keep more than so many.
 """
 
+import asyncio
 import functools
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
@@ -12,7 +13,7 @@ from typing import Any, NoReturn
 import grpc
 from fourstep.v1.errors_pb2 import ErrorReason
 
-from server.rpc.status import name_of, reason_for, trailing
+from server.rpc.status import Trailing, name_of, reason_for, trailing
 
 Handler = Any  # grpc's own is generic in messages
 Behaviour = Callable[..., Any]
@@ -86,7 +87,16 @@ def refusing(code: grpc.StatusCode, details: str, reason: ErrorReason | None = N
     metadata = trailing(code, details, reason)
 
     async def refuse(_: object, context: Any) -> NoReturn:
-        await context.abort(code, details, metadata)
-        raise AssertionError("abort raises")
+        await end(context, code, details, metadata)
 
     return Refusing(code, name_of(reason_for(code, reason)), refuse)
+
+
+async def end(context: Any, code: grpc.StatusCode, details: str, metadata: Trailing) -> NoReturn:
+    """End a call with this status."""
+    try:
+        await context.abort(code, details, metadata)
+    except grpc.aio.InternalError as error:
+        # Its caller has left, or has no time any more, and grpc would call it an error of ours.
+        raise asyncio.CancelledError from error
+    raise AssertionError("abort raises")

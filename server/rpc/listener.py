@@ -19,7 +19,7 @@ from grpc_reflection.v1alpha import reflection
 
 from server.config import LimitsConfig, ListenerConfig, Problem, host_of
 from server.errors import said_of
-from server.rpc.auth import Auth
+from server.rpc.auth import Auth, tokens_problems
 from server.rpc.control import Control, Drain
 from server.rpc.door import Door
 from server.rpc.guard import Guard
@@ -100,7 +100,8 @@ def problems(listeners: Sequence[ListenerConfig]) -> Iterator[Problem]:
     for i, one in enumerate(listeners):
         for name, look in looks.items():
             try:
-                look(one)
+                for what in look(one):
+                    yield f"listeners[{i}].{name}", what
             except OSError as error:
                 yield f"listeners[{i}].{_key_of(error, one) or name}", said_of(error)
             except ValueError as error:
@@ -113,15 +114,16 @@ def _key_of(error: OSError, config: ListenerConfig) -> str | None:
     return next((f"tls.{key}" for key, file in files.items() if str(file) == error.filename), None)
 
 
-def _look_at_address(config: ListenerConfig) -> None:
+def _look_at_address(config: ListenerConfig) -> Sequence[str]:
     check_free(config.address)
+    return ()
 
 
-def _look_at_tls(config: ListenerConfig) -> None:
+def _look_at_tls(config: ListenerConfig) -> Sequence[str]:
     if config.tls is not None:
         credentials(config.tls)
+    return ()
 
 
-def _look_at_tokens(config: ListenerConfig) -> None:
-    if config.tokens is not None:
-        Auth(config.tokens, config.operators)
+def _look_at_tokens(config: ListenerConfig) -> Sequence[str]:
+    return () if config.tokens is None else tokens_problems(config.tokens, config.operators)

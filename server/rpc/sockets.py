@@ -49,8 +49,7 @@ def _check_file(path: Path) -> None:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        if not path.parent.is_dir():
-            raise AddressError(f"unix:{path}: there is no folder {path.parent}") from None
+        _check_folder(path)
         return
     if not stat.S_ISSOCK(mode):
         raise AddressError(f"unix:{path}: is a file, and no socket")
@@ -61,6 +60,18 @@ def _check_file(path: Path) -> None:
             path.unlink()  # whoever made it is gone
             return
     raise AddressError(f"unix:{path}: another process listens there")
+
+
+def _check_folder(path: Path) -> None:
+    """Whether a socket can be there, which nothing tells as well as one."""
+    if not path.parent.is_dir():
+        raise AddressError(f"unix:{path}: there is no folder {path.parent}")
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.bind(str(path))
+        except OSError as error:
+            raise AddressError(f"unix:{path}: {error.strerror or error}") from error
+        path.unlink()
 
 
 def _check_port(host: str, port: int, address: str) -> None:

@@ -43,6 +43,7 @@ _KINDS: tuple[tuple[type[Exception], grpc.StatusCode, pb.ErrorReason], ...] = (
     (ValueError, grpc.StatusCode.INVALID_ARGUMENT, pb.ERROR_REASON_INVALID),
 )
 ERRORS = tuple(kind for kind, _, _ in _KINDS)
+Trailing = tuple[tuple[str, bytes], ...]
 _DETAILS = "grpc-status-details-bin"
 # Of what is said without a reason of its own.
 _REASONS = {
@@ -66,9 +67,7 @@ _ENDS = {
 }
 
 
-def trailing(
-    code: grpc.StatusCode, details: str, reason: pb.ErrorReason | None
-) -> tuple[tuple[str, bytes], ...]:
+def trailing(code: grpc.StatusCode, details: str, reason: pb.ErrorReason | None) -> Trailing:
     """The metadata that says it to programs; `reason` as for `reason_for`."""
     packed = Any()
     packed.Pack(pb.ErrorDetail(reason=reason_for(code, reason)))

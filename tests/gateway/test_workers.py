@@ -16,7 +16,7 @@ from fourstep.v1 import inference_pb2 as fourstep
 from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 from typer.testing import CliRunner
 
-from server.cli import app
+from server.cli_commands import app
 from tests.gateway.stack import MODEL, QUEUED, SLOTS, Stack, Worker, stacked, until
 
 LONG = 900  # tokens: what does not end by itself for a while

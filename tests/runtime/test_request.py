@@ -3,13 +3,18 @@
 import dataclasses
 
 import pytest
+import torch
 
 from runtime import request
 from runtime.request import Constraint, SamplingParams, check_ids
 
 NAN, INF = float("nan"), float("inf")
 
+NUMBERS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty")
+NUMBERS += ("repetition_penalty",)
+
 REFUSED = [
+    *((field, value) for field in NUMBERS for value in (3.41e38, -1e308, 10**400)),
     *(("temperature", -0.1), ("temperature", NAN), ("temperature", INF), ("temperature", "1")),
     *(("top_k", -1), ("top_k", 2**63), ("top_k", 1.5), ("top_p", 0.0), ("top_p", 1.1)),
     *(("min_p", -0.1), ("min_p", 1.1), ("min_p", NAN)),
@@ -43,6 +48,7 @@ def test_parameters_out_of_range_are_named(field: str, value: object) -> None:
 def test_every_range_holds_its_ends() -> None:
     for edge in (
         *({"top_k": 2**63 - 1}, {"top_p": 1}, {"min_p": 1}, {"seed": 2**64 - 1}),
+        {"temperature": torch.finfo(torch.float32).max},
         *({"seed": -(2**63)}, {"presence_penalty": -2}, {"repetition_penalty": 10}),
         {"repetition_penalty": 1 / 64},
         *({"logit_bias": {0: -100, 7: 100.0}}, {"min_tokens": 256}, {"logprobs": 0}),

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from graphs.synthetic import SMALL
 from server import cli_bench
-from server.cli import app
 from server.cli_bench import parse_dims
+from server.cli_commands import app
 
 RUNNER = CliRunner()
 DIMS = [part for name, value in vars(SMALL).items() for part in ("--dim", f"{name}={value}")]
@@ -23,9 +23,15 @@ def bench(*arguments: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_a_synthetic_model_as_json() -> None:
-    code, out, _ = bench("--synthetic", *DIMS, *QUICK, "--acceptance", "1.5", "--json")
+def test_the_help_says_that_model_can_be_left_out() -> None:
+    code, out, _ = bench("--help")
     assert code == 0
+    assert "bench [OPTIONS] [model] [CHECKPOINT] [OPTIONS] | serve [OPTIONS]" in out
+
+
+def test_a_synthetic_model_as_json() -> None:
+    code, out, err = bench("--synthetic", *DIMS, *QUICK, "--acceptance", "1.5", "--json")
+    assert (code, err) == (0, "")  # nothing is built, or timed for an artifact
     value = json.loads(out)
     [case] = value["cases"]
     assert (case["width"], case["batch"], case["tokens_per_step"]) == (2, 1, 1.5)

@@ -20,8 +20,8 @@ from graphs.machine import sku_names
 from graphs.manifest import MANIFEST
 from graphs.ops.build import KernelBuildError, set_isa, set_threads
 from server import cli_build, cli_engine
-from server.cli import app
 from server.cli_build import progress_bar
+from server.cli_commands import app
 from server.cli_serve import open_served
 from server.config import ModelSection, ServeConfig
 from tests.artifacts import copy_of, eager_artifact, edit
@@ -109,6 +109,22 @@ def test_verify_describes_an_artifact(artifact: tuple[Path, Result]) -> None:
         assert part in words
     assert result.stdout.splitlines()[-1] == f"sha256 {digest}"
     assert result.stderr == ""
+
+
+def test_off_a_terminal_a_table_is_not_cut(artifact: tuple[Path, Result], tmp_path: Path) -> None:
+    folder = tmp_path / "/".join(["a" * 60, "b" * 60])
+    folder.parent.mkdir()
+    folder.symlink_to(artifact[0])
+    result = call("verify", folder)
+    assert result.stdout.splitlines()[0].split() == ["artifact", str(folder)]
+
+
+def test_a_folder_that_cannot_be_made_is_told_by_its_name(checkpoint: Path, tmp_path: Path) -> None:
+    target = tmp_path / "file" / "engines"
+    target.parent.touch()
+    said = refused("build", checkpoint, "--out", target, "--compiler", "eager")
+    assert str(target.parent) in said
+    assert ".lock" not in said
 
 
 def test_off_a_terminal_progress_is_a_line_now_and_then() -> None:

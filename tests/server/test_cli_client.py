@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from server.cli import app
+from server.cli_commands import app
 from tests.server.rpc.working import Running, running
 from tests.server.tiny_checkpoint import write_checkpoint
 from tests.sources import ROOT, environment
@@ -104,7 +104,7 @@ def test_what_the_worker_finds_wrong_is_the_users_too(
 
 
 def test_a_client_loads_no_model_code(worker: Running) -> None:
-    check = "import sys; from server.cli import app\n"
+    check = "import sys; from server.cli_commands import app\n"
     check += "try: app()\nfinally: assert 'torch' not in sys.modules"
     command = ["client", "--address", address(worker), "--message", "Hello", "--max-tokens", "2"]
     done = subprocess.run(

@@ -12,7 +12,7 @@ from runtime.engine import Engine, EngineError
 from runtime.generate import generate
 from runtime.request import SamplingParams, Step
 from runtime.tokenizer import Tokenizer
-from server.cli import app
+from server.cli_commands import app
 from tests.runtime.test_tokenizer import TOKENIZER
 from tests.server.tiny_checkpoint import write_checkpoint
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from server.cli import app
+from server.cli_commands import app
 from tests.server.tiny_checkpoint import write_checkpoint
 
 

@@ -1,7 +1,10 @@
 """`fourstep bench serve`: both loops against a worker, what is told, what is refused."""
 
 import json
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,9 +12,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from server.cli import app
+from server.cli_commands import app
 from tests.server.rpc.working import Running, running
 from tests.server.tiny_checkpoint import write_checkpoint
+from tests.sources import ROOT, environment
 
 RUNNER = CliRunner()
 SMALL = ("--prompt", "4-20", "--answer", "3-6")
@@ -53,6 +57,7 @@ def test_a_closed_loop(worker: Running, text: Path) -> None:
     assert 1 <= found["tokens_per_step"] <= 4
     assert found["load"]["prompt"] == "4-20"
     assert found["goodput"] is None
+    assert found["stopped_early"] is False
 
 
 def test_an_open_loop_meets_a_full_queue(worker: Running, text: Path) -> None:
@@ -146,6 +151,42 @@ def test_lengths_have_to_fit_the_worker(worker: Running) -> None:
     code, out, _ = bench(*asked, "--answer", "6", "--json")
     assert code == 0
     assert json.loads(out)["statuses"] == {"OK": 1}
+
+
+def test_an_interrupt_ends_it_early_and_says_so(
+    worker: Running, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, opened = [], worker.served.open
+
+    def counting(*given: Any, **more: Any) -> Any:
+        begun.append(1)
+        return opened(*given, **more)
+
+    monkeypatch.setattr(worker.served, "open", counting)
+    address = worker.worker.listeners[0].address
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "from server.cli import main; main()"
+    arguments = ("--address", address, "--text", str(text), *SMALL, "--json")
+    process = subprocess.Popen(
+        [*(sys.executable, "-c", code, "bench", "serve", "--concurrency", "1"), *arguments]
+        + ["--duration", "600"],
+        cwd=ROOT,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while len(begun) < 3:  # the first opens the connection, the second has ended
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    found = json.loads(out)
+    assert found["stopped_early"] is True
+    assert found["requests"] >= 1
+    assert err.splitlines()[-1].startswith("fourstep: stopped early")
 
 
 def test_a_worker_that_is_not_there_is_a_failure(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from server.cli import app
+from server.cli_commands import app
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 EAGER = ("--compiler", "eager")  # no test here is about engines

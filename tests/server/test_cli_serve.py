@@ -4,6 +4,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,14 +12,17 @@ from typing import Any
 
 import grpc
 import pytest
+import typer
 from fourstep.v1 import inference_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from server import cli_serve
 from server.banner import security
-from server.cli_serve import turns
-from server.config import ListenerConfig, TlsConfig
+from server.cli_serve import open_served, turns
+from server.config import ListenerConfig, ServeConfig, TlsConfig
+from server.rpc.served import Served
 from tests.artifacts import eager_artifact
-from tests.server.rpc.working import text_request
+from tests.server.rpc.working import text_request, tiny_config
 from tests.server.tiny_checkpoint import write_checkpoint
 from tests.sources import ROOT, environment
 
@@ -133,6 +137,7 @@ def test_what_is_wrong_is_said_at_once_and_before_the_model_is_looked_at(tmp_pat
             "--listen: unix:",
             f"--tls-key: {tmp_path / 'key'}: No such file",
             f"--tokens: {tmp_path / 'tokens'}: other users can read",
+            f"--tokens: {tmp_path / 'tokens'}: has no token",
         ),
         strict=True,
     ):
@@ -147,6 +152,29 @@ def test_an_address_of_operations_that_is_taken_is_told_by_its_flag(tmp_path: Pa
             shown = said(process)
     assert process.returncode == 2
     assert shown.startswith(f"fourstep: error: --operations: {address}: Address already in use")
+
+
+def test_an_address_that_is_taken_while_the_model_loads_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+    taken = list[socket.socket]()
+
+    def loaded(config: ServeConfig, **options: Any) -> Served:
+        served = open_served(config, **options)
+        taken.append(socket.create_server(("127.0.0.1", int(address.partition(":")[2]))))
+        return served
+
+    monkeypatch.setattr(cli_serve, "open_served", loaded)
+    listeners = (ListenerConfig(address=address),)
+    config = tiny_config(write_checkpoint(tmp_path / "tiny"), listeners=listeners)
+    with pytest.raises(typer.Exit) as left:
+        cli_serve.run(config, {})
+    taken[0].close()
+    assert left.value.exit_code == 2
+    assert capsys.readouterr().err == f"fourstep: error: {address}: Address already in use\n"
+    assert "engine" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_engines_for_fewer_slots_than_there_are_tell_so() -> None:

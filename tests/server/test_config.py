@@ -150,23 +150,24 @@ def test_everything_wrong_is_said_at_once(tmp_path: Path) -> None:
 
 
 def test_flags_describe_a_listener_and_are_named(tmp_path: Path) -> None:
-    assert problems(None, ("--listen", "listeners[0].address", "0.0.0.0:1")) == [
+    exposed = ("--exposed", "listeners[0].exposed", None)
+    assert problems(None, ("--listen", "listeners[0].address", "0.0.0.0:1"), exposed) == [
         "--listen: 0.0.0.0:1 can be reached from other machines, and nothing is encrypted: use "
-        "TLS, 127.0.0.1 or a unix: socket, or say exposed where the network is trusted"
+        "TLS, 127.0.0.1 or a unix: socket, or say --exposed where the network is trusted"
     ]
     key = ("--tls-key", "listeners[0].tls.key", None)
     assert problems(None, ("--tls-cert", "listeners[0].tls.cert", Path("c")), key) == [
         "--tls-key: is needed"
     ]
     assert problems(None, ("--listen", "listeners[0].address", "127.0.0.1:99999")) == [
-        "--listen: '127.0.0.1:99999' has no port: they end at 65535"
+        "--listen: '127.0.0.1:99999' must be HOST:PORT with a port from 0 to 65535, or unix:PATH"
     ]
     assert problems(None, ("--operations", "operations.address", "foo")) == [
-        "--operations: 'foo' must be HOST:PORT"
+        "--operations: 'foo' must be HOST:PORT with a port from 0 to 65535"
     ]
     assert problems(None, ("--operations", "operations.address", "0.0.0.0:1")) == [
         "--operations: 0.0.0.0:1 can be reached from other machines, and nothing is encrypted: use "
-        "127.0.0.1, or say exposed where the network is trusted"
+        "127.0.0.1, or say `exposed` where the network is trusted"
     ]
     file = written(tmp_path, "[[listeners]]\n")
     assert problems(file, ("--listen", "listeners[0].address", "127.0.0.1:1")) == [

@@ -1,4 +1,4 @@
-"""SIGTERM to the command alone, as a supervisor sends it, in the middle of a build."""
+"""A build that ends whole, and by SIGTERM to the command alone, as a supervisor sends it."""
 
 import os
 import signal
@@ -56,6 +56,24 @@ def compiling(process: subprocess.Popen[str]) -> list[int]:
         if "cc1plus" in map(name, children):
             return children
         time.sleep(0.02)
+
+
+def test_a_whole_build_leaves_nothing_but_engines(checkpoint: Path, tmp_path: Path) -> None:
+    """In a process of its own: torch makes folders when its parts are imported first."""
+    (tmp_path / "tmp").mkdir()
+    sizes = ("--widths", "1", "--batches", "1", "--contexts", "256", "--prefill", "16")
+    arguments = ("build", checkpoint, "--out", tmp_path / "out", "--compiler", "eager", *sizes)
+    done = subprocess.run(
+        [*COMMAND, *(str(argument) for argument in arguments)],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if "INDUCTOR" not in name}
+        | {"TMPDIR": f"{tmp_path}/tmp"},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert {path.name for path in tmp_path.iterdir()} == {"tmp", "out"}
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system has no /proc")

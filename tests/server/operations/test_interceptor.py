@@ -32,7 +32,7 @@ from tests.server.operations.watched import (
     Watched,
     watched,
 )
-from tests.server.rpc.working import running_as, tiny_config, until
+from tests.server.rpc.working import reason_of, running_as, tiny_config, until
 from tests.server.tiny_checkpoint import write_checkpoint
 
 CHECK, WATCH = "grpc.health.v1.Health/Check", "grpc.health.v1.Health/Watch"
@@ -195,8 +195,9 @@ def test_health_and_reflection_go_on_as_they_are(server: Watched, lines: Lines) 
 
 def test_a_caller_makes_no_labels(server: Watched, lines: Lines) -> None:
     for name in ("/made.up/One", "/made.up/Two", "/fourstep.v1.Inference/Three"):
-        with pytest.raises(grpc.RpcError, match="UNIMPLEMENTED"):
+        with pytest.raises(grpc.RpcError, match="UNIMPLEMENTED") as caught:
             server.channel.unary_unary(name)(b"")
+        assert reason_of(caught.value) == "UNSUPPORTED"  # so it is not grpc that answers
     until(lambda: server.ended(UNKNOWN, "UNIMPLEMENTED") == 3)
     assert server.begun(UNKNOWN) == 3
     labels = {
@@ -206,7 +207,7 @@ def test_a_caller_makes_no_labels(server: Watched, lines: Lines) -> None:
         if "rpc" in sample.labels
     }
     assert not [label for label in labels if "made" in label or "Three" in label]
-    assert not lines.found
+    assert {(line["rpc"], line["status"]) for line in lines.found} == {(UNKNOWN, "UNIMPLEMENTED")}
 
 
 def test_two_listeners_that_find_a_port_are_told_apart(

@@ -240,5 +240,9 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
         path.chmod(mode)
         with pytest.raises(TokensError, match="chmod o="):
             Auth(path, ())
+    with pytest.raises(TokensError) as caught:  # both at once
+        Auth(path, ("nobody",))
+    assert "chmod o=" in str(caught.value)
+    assert "no token of operators ['nobody']" in str(caught.value)
     path.chmod(0o640)
     Auth(path, ())

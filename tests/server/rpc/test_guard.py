@@ -12,6 +12,7 @@ from fourstep.v1 import inference_pb2 as pb
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from server.rpc import guard
+from server.rpc.calls import refuse
 from server.rpc.handlers import behaviour_of, refusing
 from server.rpc.served import Asked
 from tests.server.rpc.working import Running, text_request
@@ -119,6 +120,17 @@ def test_what_is_refused_alike_is_one_handler() -> None:
     full = grpc.StatusCode.UNAUTHENTICATED, "a token is needed"
     assert refusing(*full) is refusing(*full)
     assert refusing(*full) is not refusing(full[0], "another text")
+
+
+def test_a_refusal_that_reaches_nobody_is_no_error_of_ours() -> None:
+    class Left:
+        async def abort(self, *_: object) -> None:
+            raise grpc.aio.InternalError
+
+    code = grpc.StatusCode.INVALID_ARGUMENT
+    for refused in (behaviour_of(refusing(code, "no"))(None, Left()), refuse(Left(), code, "no")):
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(refused)
 
 
 def test_other_kinds_of_methods_go_through(worker: Running) -> None:

@@ -45,6 +45,21 @@ def test_what_is_no_socket_stays(tmp_path: Path) -> None:
         check_free(f"unix:{tmp_path}/nowhere/socket")
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="the system has no /proc")
+def test_a_folder_that_takes_no_socket_is_told_before_a_model_is_loaded() -> None:
+    listeners = [ListenerConfig(address="unix:/proc/socket")]
+    [(key, told)] = problems(listeners)
+    assert key == "listeners[0].address"
+    assert told.startswith("unix:/proc/socket: ")
+
+
+def test_what_was_looked_at_is_not_there_afterwards(tmp_path: Path) -> None:
+    check_free(f"unix:{tmp_path}/socket")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(AddressError, match=rf"^unix:{tmp_path}/a+: .*too long"):
+        check_free(f"unix:{tmp_path}/{'a' * 120}")
+
+
 def test_a_port_that_is_taken_is_told_before_a_model_is_loaded() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -1,0 +1,68 @@
+"""Standard output and standard error, in UTF-8 whatever the locale says.
+
+Knows the two streams of a process. Keeps true: what cannot be written is told by the stream's name,
+and is nobody else's fault: it is no OSError, which could be a file's; a reader that goes away is
+not told at all.
+"""
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Iterator
+
+from server.errors import EXIT_USER_ERROR, fail
+
+
+class OutputError(ValueError):
+    """A standard stream that takes no more."""
+
+
+class _Stream(io.FileIO):
+    def __init__(self, number: int, called: str) -> None:
+        super().__init__(number, "wb", closefd=False)
+        self._called = called
+
+    def write(self, data: object, /) -> int:
+        try:
+            return super().write(data)  # type: ignore[arg-type]
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OutputError(f"{self._called}: {error.strerror}") from error
+
+
+def name_streams() -> None:
+    """From here on, as above. A stream that was closed from the beginning goes nowhere."""
+    sys.stdout = _text(1, "standard output")
+    sys.stderr = _text(2, "standard error")
+
+
+def _text(number: int, called: str) -> io.TextIOWrapper:
+    try:
+        os.fstat(number)
+    except OSError:
+        return io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    raw = _Stream(number, called)
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw),
+        encoding="utf-8",
+        errors="backslashreplace",
+        line_buffering=number == 2 or raw.isatty(),
+    )
+
+
+@contextlib.contextmanager
+def telling_full() -> Iterator[None]:
+    """What of the output fails in the block ends the process, with a line where there can be one;
+    what is left of it is dropped, or Python would try again and fail in words of its own."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OutputError as error:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        with contextlib.suppress(OutputError):
+            fail(error, EXIT_USER_ERROR)
+        os.dup2(nowhere, 2)
+        sys.exit(EXIT_USER_ERROR)
