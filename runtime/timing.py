@@ -15,6 +15,7 @@ from pathlib import Path
 Run = Callable[[], object]
 
 ROUNDS, REPEATS = 5, 20
+LEAST_S = 4.0  # seconds of rounds: what disturbs a small model for one second would spoil them all
 MORE_S, MORE = 6.0, 2.0  # seconds of further rounds at most, and by those of the first
 AGREE = 1.1  # the quickest round but one by the quickest
 BUSY = 0.2  # of the processors, taken by others
@@ -45,7 +46,9 @@ def timed(runs: Sequence[tuple[str, Run]]) -> Timed:
     assert runs, "there is something to time"
     assert ROUNDS > 1, "two rounds are compared"
     start = time.perf_counter()
-    rounds = [_round(runs) for _ in range(ROUNDS)]
+    rounds: list[Timed] = []
+    while len(rounds) < ROUNDS or time.perf_counter() - start < LEAST_S:
+        rounds.append(_round(runs))
     lasted = time.perf_counter() - start
     until = start + lasted + min(MORE_S, MORE * lasted)
     while (made := _sum(rounds)).doubt is not None and time.perf_counter() < until:
