@@ -1,7 +1,7 @@
 """A build's folder appears whole or not at all, and a program that is wrong is never written."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from graphs.ops.build import KernelBuildError, set_threads
 from graphs.plan import EnginePlan
 from runtime import build, costs
 from runtime.build import BuildOptions, build_artifact, open_checkpoint
-from runtime.timing import Timed
+from runtime.timing import Run, Timed
 from tests.graphs import variants
 from tests.graphs.whole import golden_model
 
@@ -48,8 +48,10 @@ def test_progress_is_told_and_the_folder_is_readable(tmp_path: Path) -> None:
 
 
 def test_costs_to_doubt_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    doubtful = Timed(quick={"verify 1x1": 1.0, "whole 1x1": 2.0}, spread=2.5, others=0.0)
-    monkeypatch.setattr(costs, "timed", lambda _: doubtful)
+    def doubtful(runs: Sequence[tuple[str, Run]]) -> Timed:
+        return Timed(quick={name: 1.0 for name, _ in runs}, spread=2.5, others=0.0)
+
+    monkeypatch.setattr(costs, "timed", doubtful)
     said: list[tuple[str, int, int]] = []
     built(tmp_path / "out", progress=lambda *told: said.append(told))
     [remark] = [what for what, _, total in said if not total]
