@@ -30,7 +30,7 @@ run: $(READY)
 	@echo
 	@echo "Next, for example:"
 	@echo "  $(BIN)/fourstep generate --chat docs/examples/sort.json --spec-tokens 0"
-	@echo "  $(BIN)/fourstep generate --prompt 'class Error(Exception):' --temperature 0.7 --seed 1"
+	@echo "  $(BIN)/fourstep generate --prompt 'def __init__(self, name, value):' --temperature 0.5 --seed 1"
 	@echo "  $(BIN)/fourstep inspect models/step5-nano"
 
 test: $(READY_DEV)
