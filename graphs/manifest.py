@@ -50,7 +50,7 @@ class Costs:
         if not self.verify:
             return
         drafts = min(depths, plan.widths[-1] - 1)
-        steps = {f"{batch}x{width}" for batch in plan.batches for width in plan.widths}
+        steps = {f"{batch}x{width}" for batch in plan.batches for width in plan.widths_for(drafts)}
         _check_times("verify", self.verify, steps)
         _check_times("draft", self.draft, steps if drafts else set())
         _check_times("observe", self.observe, set(map(str, plan.observed)) if drafts else set())

@@ -37,6 +37,12 @@ class EnginePlan:
         """Row counts at which the MTP layers catch up; at least one, whatever chunks there are."""
         return tuple(rows for rows in self.prefill if rows <= MAX_OBSERVED) or (MAX_OBSERVED,)
 
+    def widths_for(self, drafts: int) -> tuple[int, ...]:
+        """The widths of use where a step has at most so many drafts. Raises ValueError where none
+        is wide enough."""
+        widest = smallest(self.widths, 1 + drafts, "width")
+        return tuple(width for width in self.widths if width <= widest)
+
     def largest_call(self, depths: int) -> int:
         """Most rows of one slot in one call, those that `depths` MTP layers run again included."""
         return max(self.prefill[-1] + depths, self.widths[-1])

@@ -99,8 +99,7 @@ class Engine:
         self._masked: set[int] = set()  # slots whose flags say MASK
         # The residual of the last prefill or decode, and the row of each entry's first new token.
         self._left: tuple[torch.Tensor | None, Sequence[int]] = (None, ())
-        widest = smallest(plan.widths, 1 + draft_tokens, "width")
-        self._widths = tuple(width for width in plan.widths if width <= widest)
+        self._widths = plan.widths_for(draft_tokens)
         self._batches = _batches(plan, slots)
         binder = Binder(self.model, programs, draft_tokens)
         with torch.inference_mode():

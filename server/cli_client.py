@@ -78,9 +78,9 @@ def client_command(
         from server.client.conversation import Conversation
         from server.client.screen import Screen
         from server.client.session import AnswerError, Client
-        from server.errors import Gathered, fail, user_errors
+        from server.errors import fail, gathering, user_errors
 
-    with user_errors(), Gathered() as wrong:
+    with user_errors(), gathering() as wrong:
         with wrong.kept():
             target = Target(address=address, ca=ca, cert=cert, key=key, token=token_file)
             connection = target.open()

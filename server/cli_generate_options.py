@@ -115,11 +115,11 @@ def generate_command(
         from runtime.request import SamplingParams
         from server.cli_engine import check_engines
         from server.cli_generate import GenerateOptions, run
-        from server.errors import Gathered, user_errors
+        from server.errors import gathering, user_errors
 
     bias: dict[int, float] = {}
     constraint: Constraint | None = None
-    with user_errors(), Gathered() as wrong:
+    with user_errors(), gathering() as wrong:
         with wrong.kept():
             if (prompt is None) == (chat is None):
                 raise ValueError("give one of --prompt TEXT and --chat FILE")

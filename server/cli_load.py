@@ -81,14 +81,14 @@ def load_command(
 
         from runtime.bench.drawing import ready
         from server.client.connection import Target, exit_code, first_said
-        from server.errors import Gathered, fail, named, user_errors
+        from server.errors import fail, gathering, named, user_errors
         from server.files import read_text
         from server.load.plan import NO_LENGTHS, Lengths, Load
         from server.load.report import Goodput
         from server.load.texts import default_text
 
     prompts = answers = NO_LENGTHS
-    with user_errors(), Gathered() as wrong:
+    with user_errors(), gathering() as wrong:
         with wrong.kept():
             connection = Target(address=address, ca=ca, cert=cert, key=key, token=token_file).open()
         with wrong.kept():

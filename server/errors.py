@@ -6,8 +6,6 @@ a fault of our own while a model runs is never passed off as a wrong argument.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Self
 
 import typer
 
@@ -32,10 +30,10 @@ def printable(text: str) -> str:
 
 class Gathered:
     """Things that are looked at one after the other: what is wrong with any of them is raised at
-    the end of the block, as ProblemsError."""
+    the end of `gathering`."""
 
     def __init__(self) -> None:
-        self._problems: list[str] = []
+        self.problems: list[str] = []
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -43,19 +41,16 @@ class Gathered:
         try:
             yield
         except (ValueError, OSError) as error:
-            self._problems += problems_of(error)
+            self.problems += problems_of(error)
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None and self._problems:
-            raise ProblemsError(self._problems)
+@contextmanager
+def gathering() -> Iterator[Gathered]:
+    """Raises ProblemsError behind the block if anything was gathered."""
+    gathered = Gathered()
+    yield gathered
+    if gathered.problems:
+        raise ProblemsError(gathered.problems)
 
 
 @contextmanager

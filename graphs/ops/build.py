@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 
 from graphs.cache import Waiting, locked
+from graphs.digests import file_digest
 
 SOURCES = Path(__file__).with_name("cpu")
 ISAS = ("scalar", "avx2", "avx512")
@@ -70,22 +71,18 @@ def build_kernels(folder: Path, *, jobs: int = 2, waiting: Waiting | None = None
         with locked(folder / ".lock", waiting):
             if not _is_whole(target):
                 _build(compiler, target, jobs)
-                _seal(target).write_text(_digest(target))
+                _seal(target).write_text(file_digest(target))
     return target
 
 
 def _is_whole(library: Path) -> bool:
     """Loading one that was cut short would end the process."""
     seal = _seal(library)
-    return library.exists() and seal.exists() and seal.read_text() == _digest(library)
+    return library.exists() and seal.exists() and seal.read_text() == file_digest(library)
 
 
 def _seal(library: Path) -> Path:
     return library.with_suffix(".sha256")
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _build(compiler: str, target: Path, jobs: int) -> None:

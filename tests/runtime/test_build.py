@@ -1,5 +1,6 @@
 """A build's folder appears whole or not at all, and a program that is wrong is never written."""
 
+import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -45,6 +46,19 @@ def test_progress_is_told_and_the_folder_is_readable(tmp_path: Path) -> None:
     assert list(dict.fromkeys(kinds)) == ["compiling", "checking", "timing"]
     assert all(done <= total for _, done, total in said)
     assert said[-1] == ("timing", 1, 1)
+
+
+@pytest.mark.parametrize("depths", [0, 1, 2])
+def test_a_model_with_fewer_layers_than_the_plan_could_use(tmp_path: Path, depths: int) -> None:
+    """What no step of it needs is not timed, and not missed."""
+    model = golden_model()
+    weights = dataclasses.replace(model.weights, mtp=model.weights.mtp[:depths])
+    plan = EnginePlan(batches=(1,), contexts=(128,), prefill=(4,))
+    options = dataclasses.replace(TINY, plan=plan)
+    costs = build_artifact(model.config, weights, tmp_path / "out", options).manifest.costs
+    set_threads(1)
+    assert list(costs.verify) == [f"1x{width}" for width in range(1, 2 + depths)]
+    assert len(costs.acceptance) == depths
 
 
 def test_costs_to_doubt_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,8 @@ void rope_head(const RopeWriteJob& job, int64_t row, int64_t head, float* y) {
   int64_t group = head - job.heads;
   if (group >= 0 && job.places.slot[row] == job.padding) return;
   if (group >= job.shape.groups) {
-    std::memcpy(stored<X>(Part::values, job, row, group - job.shape.groups), x, job.shape.width * sizeof(X));
+    X* to = stored<X>(Part::values, job, row, group - job.shape.groups);
+    std::memcpy(to, x, job.shape.width * sizeof(X));
     return;
   }
   rms_norm_head<X>(x, group < 0 ? job.q_norm : job.k_norm, job.shape.width, job.eps, y);

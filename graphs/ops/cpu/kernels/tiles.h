@@ -75,7 +75,8 @@ void stream(const Packed<X>* x, const Rows& w, int64_t whole, int64_t rest, floa
   V acc[R][kOuts];
   clear(acc);
   constexpr int64_t kMost = (R == 1 ? 32 : 12) * 1024 / (R * 64);  // steps
-  int64_t turns = (whole + kMost - 1) / kMost, turn = turns > 1 ? (whole + turns - 1) / turns : whole;
+  int64_t turns = (whole + kMost - 1) / kMost;
+  int64_t turn = turns > 1 ? (whole + turns - 1) / turns : whole;
   for (int64_t first = 0; first < whole; first += turn) {
     int64_t end = first + turn < whole ? first + turn : whole;
     int64_t next = end < whole ? turn : kOuts * whole - first;
