@@ -21,7 +21,17 @@ from server.cli_serve_options import serve_command
 from server.cli_streams import name_streams, telling_full
 from server.ending import importing
 from server.errors import printable
-from server.options import NANO, AnyCheckpoint, CompilerName, Pin, Precision, PrecisionName
+from server.options import (
+    NANO,
+    AnyCheckpoint,
+    AsNumbers,
+    CheckpointFolder,
+    CompilerName,
+    Pin,
+    Plots,
+    Precision,
+    PrecisionName,
+)
 
 
 class _Commands(TyperGroup):
@@ -85,7 +95,7 @@ app.add_typer(bench, name="bench")
 
 @app.command("build")
 def build_command(
-    checkpoint: Annotated[Path, typer.Argument(file_okay=False, help="Checkpoint folder.")],
+    checkpoint: CheckpointFolder,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to make.")],
     widths: Annotated[
         str | None, typer.Option(help="Positions a step.", show_default="1,2,3,4")
@@ -140,7 +150,7 @@ def verify_command(
 
 @app.command("inspect")
 def inspect_command(
-    checkpoint: Annotated[Path, typer.Argument(file_okay=False, help="Checkpoint folder.")],
+    checkpoint: CheckpointFolder,
     context: Annotated[
         int | None, typer.Option(min=1, help="Count the state for so many tokens a sequence.")
     ] = None,
@@ -192,12 +202,8 @@ def bench_command(
     compiler: Annotated[
         CompilerName, typer.Option(help="eager runs the kernels without compiled blocks.")
     ] = CompilerName.inductor,
-    plots: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write plots as PNG files.")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="The numbers as one JSON object.")
-    ] = False,
+    plots: Plots = None,
+    as_json: AsNumbers = False,
 ) -> None:
     """Measure a model's steps against what this machine's memory allows."""
     with importing():

@@ -16,6 +16,7 @@ import typer
 
 from server.cli_client import DEFAULT_ADDRESS, INTERRUPTED, Address, Ca, Cert, Key, TokenFile
 from server.ending import importing
+from server.options import AsNumbers, Plots
 
 if TYPE_CHECKING:
     from server.client.connection import Connection
@@ -64,12 +65,8 @@ def load_command(
             help="Count requests within so many ms, as ttft:200,between:50,total:5000.",
         ),
     ] = None,
-    plots: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write plots as PNG files.")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="The numbers as one JSON object.")
-    ] = False,
+    plots: Plots = None,
+    as_json: AsNumbers = False,
     ca: Ca = None,
     cert: Cert = None,
     key: Key = None,

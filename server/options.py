@@ -27,9 +27,13 @@ Pin = Annotated[
     str | None,
     typer.Option("--artifact-sha256", metavar="DIGEST", help="Refuse any other artifact."),
 ]
+CheckpointFolder = Annotated[Path, typer.Argument(file_okay=False, help="Checkpoint folder.")]
 AnyCheckpoint = Annotated[
     Path,
     typer.Argument(
         file_okay=False, help="Checkpoint folder.", show_default="the shipped step5-nano"
     ),
 ]
+# Of what measures.
+Plots = Annotated[Path | None, typer.Option(metavar="DIR", help="Write plots as PNG files.")]
+AsNumbers = Annotated[bool, typer.Option("--json", help="The numbers as one JSON object.")]

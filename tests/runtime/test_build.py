@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,24 +49,29 @@ def test_progress_is_told_and_the_folder_is_readable(tmp_path: Path) -> None:
     assert said[-1] == ("timing", 1, 1)
 
 
+def pretended(runs: Sequence[tuple[str, Run]], spread: float = 1.0) -> Timed:
+    """Of runs that are not made."""
+    return Timed(quick={name: 1.0 for name, _ in runs}, spread=spread, others=0.0)
+
+
 @pytest.mark.parametrize("depths", [0, 1, 2])
-def test_a_model_with_fewer_layers_than_the_plan_could_use(tmp_path: Path, depths: int) -> None:
+def test_a_model_with_fewer_layers_than_the_plan_could_use(
+    tmp_path: Path, depths: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What no step of it needs is not timed, and not missed."""
     model = golden_model()
     weights = dataclasses.replace(model.weights, mtp=model.weights.mtp[:depths])
     plan = EnginePlan(batches=(1,), contexts=(128,), prefill=(4,))
     options = dataclasses.replace(TINY, plan=plan)
-    costs = build_artifact(model.config, weights, tmp_path / "out", options).manifest.costs
+    monkeypatch.setattr(costs, "timed", pretended)
+    found = build_artifact(model.config, weights, tmp_path / "out", options).manifest.costs
     set_threads(1)
-    assert list(costs.verify) == [f"1x{width}" for width in range(1, 2 + depths)]
-    assert len(costs.acceptance) == depths
+    assert list(found.verify) == [f"1x{width}" for width in range(1, 2 + depths)]
+    assert len(found.acceptance) == depths
 
 
 def test_costs_to_doubt_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def doubtful(runs: Sequence[tuple[str, Run]]) -> Timed:
-        return Timed(quick={name: 1.0 for name, _ in runs}, spread=2.5, others=0.0)
-
-    monkeypatch.setattr(costs, "timed", doubtful)
+    monkeypatch.setattr(costs, "timed", partial(pretended, spread=2.5))
     said: list[tuple[str, int, int]] = []
     built(tmp_path / "out", progress=lambda *told: said.append(told))
     [remark] = [what for what, _, total in said if not total]
