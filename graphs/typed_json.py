@@ -6,7 +6,7 @@ number.
 """
 
 import dataclasses
-import math
+import sys
 from collections.abc import Mapping
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -25,9 +25,14 @@ def read_typed(kind: Any, found: Any, where: str) -> Any:
         _, values = get_args(kind)
         return {k: read_typed(values, v, f"{where}.{k}") for k, v in _object(found, where).items()}
     fits = isinstance(found, int if kind is int else (int, float) if kind is float else kind)
-    if not fits or isinstance(found, bool) or (kind is float and not math.isfinite(found)):
+    if not fits or isinstance(found, bool) or (kind is float and not _finite(found)):
         raise ValueError(f"{where} is not {_NAMES[kind]}")
     return found
+
+
+def _finite(found: float) -> bool:
+    """Of an integer too, which may be larger than every float."""
+    return abs(found) <= sys.float_info.max  # nan is not
 
 
 def _dataclass(kind: Any, found: Any, where: str) -> Any:

@@ -47,8 +47,11 @@ class ParamsError(ValueError):
     """Fields that are out of range: all of them."""
 
     def __init__(self, wrong: Sequence[Wrong]) -> None:
-        super().__init__("; ".join(map(str, wrong)))
+        super().__init__(wrong)  # what a copy is made of
         self.wrong = tuple(wrong)
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.wrong))
 
 
 @dataclass(frozen=True, kw_only=True)

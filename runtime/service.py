@@ -54,8 +54,8 @@ class Submission:
 class Service:
     """One scheduler, made by `factory` on the thread that will run it.
 
-    Returns when the scheduler is made, and raises what `factory` raised. As a context manager it
-    lets all answers finish, or cancels them where the block raised.
+    Raises what `factory` raised. As a context manager it lets all answers finish, or cancels them
+    where the block raised.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class Service:
         self._thread = threading.Thread(
             target=self._run, args=(factory, made), name="engine", daemon=True
         )
-        atexit.register(self.close, 0.0)  # for who does not, or is told to leave twice
         self._thread.start()
         try:
+            atexit.register(self.close, 0.0)  # for who does not, or is told to leave twice
             self._scheduler = made.result()
         except BaseException:  # a signal's as well, while the thread goes on
             self.close(0.0)
@@ -117,8 +117,7 @@ class Service:
         self._scheduler.check_room()
 
     def cancel(self, request_id: str) -> None:
-        """End a request in whatever state; its answers end as cancelled within a step. Does nothing
-        where there is no such request any more."""
+        """End a request in any state, if there is one: its answers are cancelled within a step."""
         self._post(lambda: self._scheduler.cancel(request_id))
 
     def drop(self, submission: Submission) -> None:
@@ -150,6 +149,7 @@ class Service:
     def close(self, grace: float | None = None) -> None:
         """Take no more requests, let answers finish, cancel them after `grace` seconds (None:
         never), end the thread. May be called again, from another thread too, with less grace."""
+        assert threading.current_thread() is not self._thread, "it would wait for itself"
         with self._lock:
             self._closing = True
         self._post(lambda: None)  # wakes it up

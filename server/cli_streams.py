@@ -6,6 +6,7 @@ not told at all.
 """
 
 import contextlib
+import errno
 import io
 import os
 import sys
@@ -25,24 +26,29 @@ class _Stream(io.FileIO):
 
     def write(self, data: object, /) -> int:
         try:
-            return super().write(data)  # type: ignore[arg-type]
+            written = super().write(data)  # type: ignore[arg-type]
         except BrokenPipeError:
             raise
         except OSError as error:
             raise OutputError(f"{self._called}: {error.strerror}") from error
+        if written is None:  # it is set not to wait, and whoever reads it is slow
+            raise OutputError(f"{self._called}: {os.strerror(errno.EAGAIN)}")
+        return written
 
 
 def name_streams() -> None:
-    """From here on, as above. A stream that was closed from the beginning goes nowhere."""
+    """From here on, as above. A stream that was closed from the beginning goes nowhere, and no
+    file that is opened later gets its number."""
+    for number in range(3):
+        with contextlib.suppress(OSError):
+            os.fstat(number)
+            continue
+        os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
     sys.stdout = _text(1, "standard output")
     sys.stderr = _text(2, "standard error")
 
 
 def _text(number: int, called: str) -> io.TextIOWrapper:
-    try:
-        os.fstat(number)
-    except OSError:
-        return io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     raw = _Stream(number, called)
     return io.TextIOWrapper(
         io.BufferedWriter(raw),

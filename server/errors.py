@@ -19,8 +19,11 @@ class ProblemsError(ValueError):
     """Several things that are wrong: each has a line."""
 
     def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("; ".join(problems))
+        super().__init__(problems)  # what a copy is made of
         self.problems = tuple(problems)
+
+    def __str__(self) -> str:
+        return "; ".join(self.problems)
 
 
 def printable(text: str) -> str:

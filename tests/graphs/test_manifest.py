@@ -72,6 +72,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "verify": (lambda m: m["costs"].update(verify=[1]), "verify is no object"),
     "cost": (lambda m: m["costs"]["draft"].update({"1x1": None}), "draft.1x1 is not a number"),
     "nan": (lambda m: m["costs"]["draft"].update({"1x1": math.nan}), "draft.1x1 is not a number"),
+    "huge": (lambda m: m["costs"]["draft"].update({"1x1": 10**400}), "draft.1x1 is not a number"),
     "no time": (lambda m: m["costs"]["verify"].update({"1x1": 0}), "a step that takes no time"),
     "negative": (lambda m: m["costs"]["observe"].update({"16": -1}), "observe has negative times"),
     "other plan": (lambda m: m["plan"].update(prefill=[5]), r"costs.observe is of .*, not \['5'\]"),

@@ -1,12 +1,14 @@
 """Ranges of every parameter, each refused by name; limits on counts; nothing changes afterwards."""
 
+import copy
 import dataclasses
+import pickle
 
 import pytest
 import torch
 
 from runtime import request
-from runtime.request import Constraint, SamplingParams, check_ids
+from runtime.request import Constraint, ParamsError, SamplingParams, check_ids
 
 NAN, INF = float("nan"), float("inf")
 
@@ -113,3 +115,13 @@ def test_ids_outside_the_vocabulary_are_refused(params: SamplingParams, field: s
 def test_constraints_out_of_range_are_named(fields: dict[str, object], named: str) -> None:
     with pytest.raises(ValueError, match=rf"^{named} = .*: must be "):
         Constraint(**fields)  # type: ignore[arg-type]
+
+
+def test_a_copy_of_what_is_wrong_says_the_same() -> None:
+    """A thread's error may reach who asked as a copy, and processes' do."""
+    with pytest.raises(ParamsError) as caught:
+        SamplingParams(top_p=2, top_k=-1)
+    error = caught.value
+    for same in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert str(same) == str(error)
+        assert same.wrong == error.wrong

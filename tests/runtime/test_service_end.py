@@ -10,10 +10,11 @@ from concurrent.futures import Future
 
 import pytest
 
+from runtime.answer import Output
 from runtime.scheduler import Scheduler
 from runtime.service import Service
 from server.ending import TERMINATED
-from tests.runtime.served import scheduler
+from tests.runtime.served import request, scheduler
 from tests.sources import ROOT
 
 HANG_S = 120
@@ -61,6 +62,41 @@ def test_who_leaves_while_it_is_made_waits_for_its_thread(
         Service(factory)
     assert len(made) == 1
     assert "engine" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_thread_that_cannot_start_is_not_waited_for() -> None:
+    """The system has no thread left: nothing of the service stays behind, for its end least."""
+    code = """
+import threading
+from runtime.service import Service
+
+def start(thread):
+    raise RuntimeError("can't start new thread")
+
+threading.Thread.start = start
+try:
+    Service(lambda: None)
+except RuntimeError as error:
+    print(error, end="")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False, timeout=HANG_S
+    )
+    assert (done.returncode, done.stdout) == (0, b"can't start new thread"), done.stderr.decode()
+
+
+def test_the_engine_thread_cannot_wait_for_itself() -> None:
+    said = list[str]()
+
+    def deliver(output: Output) -> None:
+        try:
+            service.close()
+        except AssertionError as error:
+            said.append(str(error))
+
+    with Service(scheduler) as service:
+        service.send(request("a", 1, max_tokens=1), deliver)
+    assert said == ["it would wait for itself"]
 
 
 @pytest.mark.parametrize(

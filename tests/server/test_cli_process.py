@@ -1,6 +1,8 @@
 """The console command as a process: pipes that close, interrupts, locales, help without torch."""
 
+import contextlib
 import json
+import os
 import shlex
 import signal
 import subprocess
@@ -141,12 +143,49 @@ def test_where_nothing_can_be_said_the_code_says_it() -> None:
         assert written_to("inspect", "nowhere", stdout=full, stderr=full) == (2, None)
 
 
+def closed(streams: str, *arguments: str) -> tuple[int, bytes, bytes]:
+    """What becomes of a command that starts without some of its streams."""
+    command = f"exec {shlex.join([*COMMAND, *arguments])} {streams}"
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
 def test_a_closed_output_is_nowhere(checkpoint: Path) -> None:
-    command = shlex.join([*COMMAND, *EAGER, str(checkpoint), *SHORT, "--json"])
-    done = subprocess.run(
-        ["sh", "-c", f"exec {command} >&-"], cwd=ROOT, capture_output=True, check=False
+    assert closed(">&-", *EAGER, str(checkpoint), *SHORT, "--json") == (0, b"", b"")
+
+
+def test_a_file_does_not_become_a_stream_that_was_closed(tmp_path: Path) -> None:
+    """The next file would get its number, and what is printed would go there."""
+    path = tmp_path / "file"
+    code = (
+        "import os; from server.cli_streams import name_streams; name_streams();"
+        f"f = open({str(path)!r}, 'wb'); assert f.fileno() > 2; print('lost', flush=True);"
+        "os.write(2, b'lost'); os.read(0, 1)"
     )
-    assert (done.returncode, done.stderr) == (0, b"")
+    command = f"exec {shlex.join([sys.executable, '-c', code])} <&- >&- 2>&-"
+    assert subprocess.run(["sh", "-c", command], cwd=ROOT, check=False).returncode == 0
+    assert path.read_bytes() == b""
+
+
+def test_a_closed_input_is_empty(checkpoint: Path) -> None:
+    code, _, err = closed("<&-", *EAGER, str(checkpoint), "--chat", "-")
+    assert code == 2
+    assert err.startswith(b"fourstep: error: stdin: ")
+    assert err.count(b"\n") == 1
+
+
+def test_an_output_that_does_not_wait_is_told_when_it_is_full(checkpoint: Path) -> None:
+    """Nothing of the text is lost without a word."""
+    reader, writer = os.pipe2(os.O_NONBLOCK)
+    with open(reader, "rb"), open(writer, "wb") as output:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, bytes(4096))
+        code, err = written_to(
+            *(*EAGER, str(checkpoint), *SHORT), stdout=output, stderr=subprocess.PIPE
+        )
+    said = b"fourstep: error: standard output: Resource temporarily unavailable\n"
+    assert (code, err) == (2, said)
 
 
 @pytest.mark.parametrize("module", ["typer", "torch"])

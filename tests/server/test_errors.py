@@ -1,5 +1,7 @@
 """Options that are wrong: a file that cannot be read is told by the option that names it."""
 
+import copy
+import pickle
 from importlib.metadata import version
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from server.cli_commands import app
+from server.errors import ProblemsError
 
 CONNECTING = ("client", "--message", "x")
 OPTIONS = [
@@ -99,3 +102,9 @@ def test_a_file_is_no_folder(command: str) -> None:
 def test_the_version_is_told() -> None:
     result = CliRunner().invoke(app, ["--version"])
     assert (result.exit_code, result.stdout) == (0, f"fourstep {version('fourstep')}\n")
+
+
+def test_a_copy_of_problems_says_the_same() -> None:
+    error = ProblemsError(["one", "two"])
+    for same in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert (str(same), same.problems) == ("one; two", ("one", "two"))

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <mutex>
 #include <thread>
 #if defined(__x86_64__)
@@ -19,14 +20,31 @@
 namespace fs {
 namespace {
 
-// About 200 us of pauses before a worker sleeps: longer than what one thread does alone within a
-// step, such as choosing among the regions of a million positions; waking up takes 40 us.
-constexpr int kSpins = 20000;
+// How long a thread looks for what it waits for before it leaves its processor: longer than what one
+// thread does alone within a step, such as choosing among the regions of a million positions; waking
+// up takes 40 us. It is time, since a pause takes 40 cycles of some processors and 140 of others.
+constexpr std::chrono::microseconds kPatience{200};
+constexpr int kPauses = 16;  // between two looks at the clock
 
 inline void pause() {
 #if defined(__x86_64__)
   _mm_pause();
 #endif
+}
+
+// Whether `there()` came true before patience ended.
+template <typename There>
+bool await(const There& there) {
+  std::chrono::steady_clock::time_point end{};
+  do {
+    for (int i = 0; i < kPauses; ++i) {
+      if (there()) return true;
+      pause();
+    }
+    if (end == std::chrono::steady_clock::time_point{})
+      end = std::chrono::steady_clock::now() + kPatience;
+  } while (std::chrono::steady_clock::now() < end);
+  return false;
 }
 
 struct Pool {
@@ -63,9 +81,7 @@ struct Pool {
     while (true) {
       while (id < threads.load(std::memory_order_relaxed) && work()) {
       }
-      for (int spin = 0; spin < kSpins && epoch.load(std::memory_order_relaxed) == seen; ++spin)
-        pause();
-      if (epoch.load() == seen) {
+      if (!await([&] { return epoch.load(std::memory_order_relaxed) != seen; })) {
         sleepers.fetch_add(1);
         epoch.wait(seen);
         sleepers.fetch_sub(1);
@@ -156,10 +172,9 @@ void run_pieces(int64_t pieces, Piece piece, void* context) {
       &spans);
   while (p.work()) {
   }
-  for (int spin = 0; p.unfinished.load(std::memory_order_acquire) > 0; ++spin) {
-    pause();
-    if (spin > kSpins) std::this_thread::yield();
-  }
+  auto over = [&] { return p.unfinished.load(std::memory_order_acquire) == 0; };
+  if (!await(over))
+    while (!over()) std::this_thread::yield();
 }
 
 }  // namespace fs

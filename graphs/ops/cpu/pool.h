@@ -1,6 +1,6 @@
 // A small thread pool. The caller works too and waits only for pieces that another thread has
-// already begun: a worker that gets no processor time delays nothing. Idle workers spin for a few
-// microseconds, because the next operator usually follows at once, and then sleep.
+// already begun: a worker that gets no processor time delays nothing. Idle workers look out for the
+// next operator, because it usually follows at once, and then sleep.
 #pragma once
 
 #include <cstdint>
