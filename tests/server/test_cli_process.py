@@ -177,7 +177,7 @@ def test_a_closed_input_is_empty(checkpoint: Path) -> None:
 def test_an_output_that_does_not_wait_is_told_when_it_is_full(checkpoint: Path) -> None:
     """Nothing of the text is lost without a word."""
     reader, writer = os.pipe2(os.O_NONBLOCK)
-    with open(reader, "rb"), open(writer, "wb") as output:
+    with os.fdopen(reader, "rb"), os.fdopen(writer, "wb") as output:
         with contextlib.suppress(BlockingIOError):
             while True:
                 os.write(writer, bytes(4096))
