@@ -105,7 +105,6 @@ class _Streams:
                 self.messages += came.message is not None
                 self.ended += came.message is None
 
-
     def pace(self, seconds: float) -> float:
         """Messages a second, for so many seconds; on a slow machine until one has come."""
         before, start = self.messages, time.perf_counter()
