@@ -21,7 +21,7 @@ def source_digest() -> str:
     root = Path(__file__).parent
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*")):
-        if path.suffix in _SUFFIXES:
+        if path.suffix in _SUFFIXES or path.parent.name == "include":
             digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from graphs.artifact import Artifact
 from graphs.cache import cache_folder, locked
+from graphs.compile.parallel import check_main
 from graphs.config import ModelConfig
 from graphs.digests import layout_digest, source_digest
 from graphs.weights import ModelWeights
@@ -55,6 +56,7 @@ def find_or_build(
             progress(f"waiting for another process that builds these engines ({lock})", 0, 0)
 
     if not folder.exists():
+        check_main()
         with locked(folder.with_suffix(".lock"), waiting):
             if not folder.exists():
                 return build_artifact(config, weights, folder, options, progress=progress)

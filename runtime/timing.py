@@ -15,6 +15,7 @@ from pathlib import Path
 Run = Callable[[], object]
 
 ROUNDS, REPEATS = 5, 20
+LEAST, ENOUGH_S = 4, 0.5  # a run that takes longer is repeated less often, but so often
 LEAST_S = 4.0  # seconds of rounds: what disturbs a small model for one second would spoil them all
 MORE_S, MORE = 6.0, 2.0  # seconds of further rounds at most, and by those of the first
 AGREE = 1.1  # the quickest round but one by the quickest
@@ -75,7 +76,7 @@ def _sum(rounds: Sequence[Timed]) -> Timed:
 def _quick(run: Run) -> float:
     """Microseconds of one run among many: the first few warm its code and threads."""
     times: list[float] = []
-    for _ in range(REPEATS):
+    while len(times) < LEAST or (len(times) < REPEATS and sum(times) < ENOUGH_S * 1e6):
         start = time.perf_counter()
         run()
         times.append((time.perf_counter() - start) * 1e6)

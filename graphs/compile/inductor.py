@@ -16,23 +16,22 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from graphs.blocks import Layer
 from graphs.chain import Call
 from graphs.compile.compiler import Step
 from graphs.compile.program import Task, TensorSpec
-from graphs.rows import Rows
 from graphs.trees import tensors_of
 
 _OPTIONS = {
     "cpp.threads": 1,
+    "cpp.vec_isa_ok": True,  # what the processor has was asked before; a compiler takes 20 s to say
     "compile_threads": 1,
     "aot_inductor.enable_line_tables": False,
+    # The wrapper calls operators. With less than this it takes a tenth of a small model's steps,
+    # and no less time to compile; with more it takes half as long again to compile.
+    "aot_inductor.compile_wrapper_opt_level": "Og",
+    "aot_inductor.precompile_headers": False,  # a wrapper reads them no quicker
     "size_asserts": False,  # they ask for an environment variable, and the key has settled sizes
 }
-# The wrapper calls operators and compiles slowly when it is optimised. Up to so many rows a layer's
-# operators are so quick that it is a tenth of their time and more.
-_QUICK_ROWS = 8
-_WRAPPER = "aot_inductor.compile_wrapper_opt_level"
 # Without these the generated code would use whatever the building machine has.
 _ISA_OPTIONS = {
     "avx512": {"cpp.simdlen": 512, "cpp.march": "x86-64-v4"},
@@ -56,21 +55,13 @@ class InductorCompiler:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of torch about itself
             program = export(task)
-            options = {**_OPTIONS, **_ISA_OPTIONS[self.isa], _WRAPPER: wrapper_level(task)}
+            options = {**_OPTIONS, **_ISA_OPTIONS[self.isa]}
             aoti_compile_and_package(program, package_path=str(path), inductor_configs=options)
         return path
 
     def load(self, call: Call, program: Path | None) -> Step:
         assert program is not None
         return Bound(torch.classes.fourstep.Program(str(program), call.tensors))
-
-
-def wrapper_level(task: Task) -> str:
-    """How a program's own code is optimised. Of layers a step runs many."""
-    if not isinstance(task.block, Layer):
-        return "O0"
-    [rows] = [part for part in task.args if isinstance(part, Rows)]
-    return "Og" if rows.slot.shape[0] <= _QUICK_ROWS else "O0"
 
 
 @dataclass(frozen=True)

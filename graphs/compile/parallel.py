@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import spawn
 from pathlib import Path
 
 import torch
@@ -19,6 +20,8 @@ import torch
 from graphs.compile.compiler import Compiler, EagerCompiler
 from graphs.compile.program import Task
 from graphs.disk import scratch_folder, writing
+
+INCLUDE = Path(__file__).parent / "include"  # before the system's headers
 
 
 def compile_all(
@@ -58,9 +61,16 @@ def compile_all(
     return files
 
 
+def check_main() -> None:
+    """Raises RuntimeError, with what to do, in a worker that imports a script which builds engines
+    wherever it is imported: it would wait for its own builder."""
+    spawn.get_preparation_data("worker")
+
+
 def _start_worker(scratch: str) -> None:
     """The compilers' temporary files go where the builder removes them, whatever becomes of us."""
-    os.environ.update(TMPDIR=scratch, LC_ALL="C")
+    include = os.pathsep.join([str(INCLUDE), *filter(None, [os.environ.get("CPATH")])])
+    os.environ.update(TMPDIR=scratch, LC_ALL="C", CPATH=include)
     tempfile.tempdir = scratch
     torch.set_num_threads(1)
     threading.Thread(target=_end_with_builder, daemon=True).start()

@@ -1,6 +1,8 @@
-"""Compile workers and their builder: none of them stays when it is killed."""
+"""Compile workers and their builder: none of them stays when it is killed. What they include in
+place of a standard header does the same."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,7 +11,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from graphs.compile.parallel import compile_all
+import pytest
+
+from graphs.compile.parallel import INCLUDE, compile_all
 from tests.server.rpc.working import until
 from tests.sources import ROOT, environment
 
@@ -60,3 +64,62 @@ def test_no_worker_outlives_its_builder(tmp_path: Path) -> None:
     finally:
         for one in filter(runs, workers):
             os.kill(one, signal.SIGKILL)
+
+
+NAMES = [
+    "",
+    " cpu",
+    "cpu",
+    "cuda",
+    "cuda:1",
+    "xpu:23",
+    "mps",
+    "cpu:",
+    ":1",
+    "cpu:x",
+    "g",
+    "cpu:1:2",
+]
+EXPRESSION = "(cpu|cuda|xpu|mps)(:([0-9]+))?"
+DRIVER = """
+#include <iostream>
+#include <regex>
+int main(int count, char** words) {
+  for (int i = 2; i < count; ++i) {
+    std::regex re{std::string(words[1])};
+    std::smatch groups;
+    std::string name = words[i];
+    if (!std::regex_match(name, groups, re)) std::cout << "no";
+    else for (const auto& group : groups) std::cout << group.matched << group.str() << ' ';
+    std::cout << std::endl;
+  }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two programs: with the compiler's own header, and with what workers include."""
+    folder = tmp_path_factory.mktemp("driver")
+    source = folder / "driver.cpp"
+    source.write_text(DRIVER, encoding="ascii")
+    command = [shutil.which("g++") or "c++", "-std=c++17", source, "-o"]
+    subprocess.run([*command, folder / "own"], check=True)
+    subprocess.run([*command, folder / "ours", "-I", INCLUDE], check=True)
+    return folder
+
+
+def test_the_stand_in_reads_devices_as_the_standard_does(driver: Path) -> None:
+    own, ours = (
+        subprocess.run([driver / name, EXPRESSION, *NAMES], capture_output=True, check=True).stdout
+        for name in ("own", "ours")
+    )
+    assert own == ours
+    assert len(ours.splitlines()) == len(NAMES)
+    assert b"1cuda:1 1cuda 1:1 11 " in ours
+
+
+def test_the_stand_in_refuses_another_expression(driver: Path) -> None:
+    done = subprocess.run([driver / "ours", "cpu|tpu", "cpu"], capture_output=True, check=False)
+    assert done.returncode != 0
+    assert b"stand-in for <regex> does not know cpu|tpu" in done.stderr

@@ -195,3 +195,22 @@ def test_whatever_an_artifact_depends_on_gives_another_folder(
     found.append(cached_folder(model.config, model.weights, asked))
     assert len(set(found)) == len(found)
     assert {path.parent for path in found} == {cache / "artifacts"}
+
+
+def test_a_script_that_builds_wherever_it_is_imported_is_told(cache: Path, tmp_path: Path) -> None:
+    """A worker imports it, as multiprocessing does, and would wait for its own builder."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from runtime.store import find_or_build\n"
+        "from tests.artifacts import options\n"
+        "from tests.graphs.whole import golden_model\n"
+        "model = golden_model()\n"
+        "find_or_build(model.config, model.weights, options('inductor'))\n"
+    )
+    command, where = [sys.executable, script], environment() | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=ROOT, env=where, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 1
+    assert "if __name__ == '__main__':" in done.stderr
+    assert {name for name in names(cache) if not name.endswith(".lock")} == set()

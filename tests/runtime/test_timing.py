@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runtime import timing
-from runtime.timing import MORE_S, REPEATS, ROUNDS, Run, Timed, timed
+from runtime.timing import LEAST, MORE_S, REPEATS, ROUNDS, Run, Timed, timed
 
 COSTS = {"one": 0.001, "two": 0.002}  # seconds
 
@@ -56,6 +56,12 @@ def test_a_quiet_machine_is_believed_at_once(monkeypatch: pytest.MonkeyPatch) ->
     made = machine.timed(monkeypatch)
     assert right(made)
     assert (made.doubt, machine.rounds) == (None, ROUNDS)
+
+
+def test_a_slow_run_is_repeated_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(slowed=lambda name, _: 500.0 if name == "two" else 1.0)
+    assert machine.timed(monkeypatch).quick["two"] == pytest.approx(1e6)
+    assert machine.runs == {"one": REPEATS * ROUNDS, "two": LEAST * ROUNDS}
 
 
 def test_what_disturbs_some_rounds_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
