@@ -1,4 +1,4 @@
-// Rounding to e4m3, and columns of e4m3 rows for products of words. Reading is in tables.h.
+// Rounding to e4m3, and rows of e4m3 as words for dot products. Reading is in tables.h.
 #pragma once
 
 #include "kernels/tables.h"
@@ -29,39 +29,52 @@ inline uint8_t to_e4m3(float x) {
   return static_cast<uint8_t>((std::signbit(y) ? 0x80 : 0) | (y != y ? 0x7f : code));
 }
 
-// Sixteen rows of `width` codes, each a column of B in words of bf16: words<bf16>(width) steps.
-inline void pack_codes_across(const uint8_t* const* rows, int64_t width, float* b,
-                              int64_t b_stride) {
+// A vector of words of the sum that scores add up (regions.cpp), and how many `width` elements take.
+#if defined(__AVX512BF16__)
+constexpr int64_t kSpread = 64;  // elements that are spread over words together
+#else
+constexpr int64_t kSpread = kLanes;
+#endif
+inline int64_t spread_words(int64_t width) {
+  return (width + kSpread - 1) / kSpread * kSpread / kPerWord<bf16>;
+}
+
+// `width` codes as words, zeros after the last. Of sixteen bytes the first eight go to one vector
+// and the others to the next: that is how bytes become words with the fewest shuffles.
+inline void spread_codes(const uint8_t* codes, int64_t width, float* out) {
 #if defined(__AVX512BF16__)
   const __m512i low_0 = _mm512_load_si512(kTables.e4m3_low);
   const __m512i low_1 = _mm512_load_si512(kTables.e4m3_low + 64);
   const __m512i high_0 = _mm512_load_si512(kTables.e4m3_high);
   const __m512i high_1 = _mm512_load_si512(kTables.e4m3_high + 64);
   const __m512i sign = _mm512_set1_epi8((char)0x80);
-  // In each four words: the first two codes of all, then the last two.
-  const __m512i halves = _mm512_broadcast_i32x4(
-      _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
-  int64_t steps = words<bf16>(width);
-  for (int64_t from = 0; from < width; from += 64) {
-    int64_t left = width - from < 64 ? width - from : 64;
-    __mmask64 mask = ~uint64_t{0} >> (64 - left);
-    __m512i x[kLanes];
-    for (int i = 0; i < kLanes; ++i) x[i] = _mm512_maskz_loadu_epi8(mask, rows[i] + from);
-    transpose(x);
-    for (int i = 0; i < kLanes && from / 2 + 2 * i < steps; ++i) {
-      __m512i codes = _mm512_shuffle_epi8(x[i], halves);
-      __m512i low = _mm512_permutex2var_epi8(low_0, codes, low_1);
-      __m512i high = _mm512_permutex2var_epi8(high_0, codes, high_1);
-      high = _mm512_ternarylogic_epi64(high, codes, sign, 0xf8);  // high | (codes & sign)
-      float* to = b + (from / 2 + 2 * i) * b_stride;
-      _mm512_storeu_si512(to, _mm512_unpacklo_epi8(low, high));
-      if (from / 2 + 2 * i + 1 < steps)
-        _mm512_storeu_si512(to + b_stride, _mm512_unpackhi_epi8(low, high));
-    }
+  for (int64_t from = 0; from < width; from += kSpread, out += 2 * kLanes) {
+    __mmask64 mask = width - from < kSpread ? ~uint64_t{0} >> (kSpread - width + from) : ~0ull;
+    __m512i x = _mm512_maskz_loadu_epi8(mask, codes + from);
+    __m512i low = _mm512_permutex2var_epi8(low_0, x, low_1);
+    __m512i high = _mm512_permutex2var_epi8(high_0, x, high_1);
+    high = _mm512_ternarylogic_epi64(high, x, sign, 0xf8);  // high | (x & sign)
+    _mm512_storeu_si512(out, _mm512_unpacklo_epi8(low, high));
+    _mm512_storeu_si512(out + kLanes, _mm512_unpackhi_epi8(low, high));
   }
 #else
-  for (int lane = 0; lane < kLanes; ++lane)
-    for (int64_t k = 0; k < width; ++k) b[k * b_stride + lane] = kE4m3[rows[lane][k]];
+  for (int64_t k = 0; k < width; ++k) out[k] = kE4m3[codes[k]];
+  for (int64_t k = width; k < spread_words(width); ++k) out[k] = 0;
+#endif
+}
+
+// `width` elements in the same order.
+inline void spread_head(const bf16* x, int64_t width, float* out) {
+#if defined(__AVX512BF16__)
+  for (int64_t from = 0; from < width; from += kSpread, out += 2 * kLanes) {
+    bf16 part[kSpread] = {};
+    std::memcpy(part, x + from, (width - from < kSpread ? width - from : kSpread) * sizeof(bf16));
+    for (int64_t eight = 0; eight < 8; ++eight)
+      std::memcpy((bf16*)out + (eight % 2 * 4 + eight / 2) * 8, part + eight * 8, 16);
+  }
+#else
+  for (int64_t k = 0; k < width; ++k) out[k] = widen(x[k]);
+  for (int64_t k = width; k < spread_words(width); ++k) out[k] = 0;
 #endif
 }
 

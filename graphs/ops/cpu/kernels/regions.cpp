@@ -3,6 +3,7 @@
 // A run is up to kRowsAtOnce neighbouring rows of one slot: each summary is read and decoded once
 // for all of their heads. Keeps true: a score is a fixed sequence of operations on its row and its
 // summary; rows whose past fits are given all of it without a look at scores.
+#include "kernels/dots.h"
 #include "kernels/e4m3.h"
 #include "kernels/head.h"
 #include "kernels/indexer.h"
@@ -14,8 +15,7 @@ namespace fs::FS_ISA {
 namespace {
 
 constexpr int64_t kRowsAtOnce = 8;
-constexpr int64_t kTileVectors = 2;
-constexpr int64_t kTile = kLanes * kTileVectors;  // regions packed at a time: half the first cache
+constexpr int64_t kTile = 2 * kLanes;  // regions spread at a time: half the first cache
 constexpr int64_t kTilesAtOnce = 16;
 constexpr int64_t kHeadsAtOnce = 16;
 
@@ -38,7 +38,7 @@ void query(const RegionsJob& job, const float* norm, int64_t row, int64_t head, 
   rotate_head(y, job.rotary + row * 2 * job.half, job.half);
   for (int64_t d = 0; d < job.width; ++d) y[d] = round_e4m3(rounded<bf16>(y[d]));
   store_head(y, job.width, values);
-  pack_row<bf16>(values, job.width, out);
+  spread_head(values, job.width, out);
 }
 
 template <typename X>
@@ -50,7 +50,7 @@ void queries(const RegionsJob& job, const Run& run) {
     float* y = (float*)scratch(Use::rows, 2 * job.width * sizeof(float));
     for (int64_t i = begin; i < end; ++i) {
       int64_t row = run.begin + i / job.heads, head = i % job.heads;
-      query<X>(job, norm, row, head, y, run.q + i * words<bf16>(job.width));
+      query<X>(job, norm, row, head, y, run.q + i * spread_words(job.width));
       run.w[i] = rounded<bf16>(widen(((const X*)job.w)[row * job.heads + head])) * share;
     }
   });
@@ -88,23 +88,22 @@ void locate(const RegionsJob& job, const Run& run, int64_t tile, const uint8_t**
 }
 
 void score(const RegionsJob& job, const Run& run) {
-  int64_t depth = words<bf16>(job.width), count = run.rows * job.heads, tiles = run.stride / kTile;
+  int64_t words = spread_words(job.width), count = run.rows * job.heads;
+  int64_t tiles = run.stride / kTile;
   parallel_for(tiles, kTilesAtOnce, [&](int64_t begin, int64_t end) {
-    float* packed = (float*)scratch(Use::weight, depth * kTile * sizeof(float));
-    float* dots = (float*)scratch(Use::sums, count * kTile * sizeof(float));
+    float* spread = (float*)scratch(Use::weight, words * kTile * sizeof(float));
+    float* found = (float*)scratch(Use::sums, (count + kHeadTile - 1) * kTile * sizeof(float));
     const uint8_t *rows[kTile], *next[kTile];
     locate(job, run, begin, next);
     for (int64_t tile = begin; tile < end; ++tile) {
       std::memcpy(rows, next, sizeof rows);
-      Ahead ahead{.count = tile + 1 < tiles ? kTile : 0, .bytes = job.width};
-      if (ahead.count) locate(job, run, tile + 1, next);
-      std::memcpy(ahead.rows, next, sizeof next);
-      for (int64_t at = 0; at < kTile; at += kLanes)
-        pack_codes_across(rows + at, job.width, packed + at, kTile);
-      multiply<bf16>({.a = run.q, .a_stride = depth, .rows = count,
-                      .b = packed, .b_stride = kTile, .columns = kTileVectors, .steps = depth,
-                      .c = dots, .c_stride = kTile, .keep = false, .ahead = &ahead});
-      weigh(job, run, tile * kTile, dots);
+      if (tile + 1 < tiles) locate(job, run, tile + 1, next);
+      for (int64_t i = 0; i < kTile; ++i) {
+        for (int64_t at = 0; at < job.width; at += 64) __builtin_prefetch(next[i] + at, 0, 2);
+        spread_codes(rows[i], job.width, spread + i * words);
+      }
+      dots(run.q, count, spread, kTile, words, found, kTile);
+      weigh(job, run, tile * kTile, found);
     }
   });
 }
@@ -120,14 +119,14 @@ void choose(const RegionsJob& job, const Run& run) {
 }
 
 void score_and_choose(const RegionsJob& job, Run run) {
-  int64_t count = run.rows * job.heads, depth = words<bf16>(job.width);
+  int64_t count = run.rows * job.heads, words = spread_words(job.width);
   run.longest = 0;
   for (int64_t r = run.begin; r < run.begin + run.rows; ++r)
     if (job.past(r) > run.longest) run.longest = job.past(r);
   run.stride = (run.longest + kTile - 1) / kTile * kTile;
-  int64_t floats = count * (depth + 1) + run.rows * job.groups * run.stride;
+  int64_t floats = count * (words + 1) + run.rows * job.groups * run.stride;
   run.q = (float*)scratch(Use::results, floats * sizeof(float));
-  run.w = run.q + count * depth;
+  run.w = run.q + count * words;
   run.scores = run.w + count;
   job.act_bf16 ? queries<bf16>(job, run) : queries<float>(job, run);
   score(job, run);
@@ -160,16 +159,14 @@ void select_regions(const RegionsJob& job) {
 }
 
 void dot_products(int64_t rows, int64_t width, int64_t regions) {
-  int64_t depth = words<bf16>(width), tiles = (regions + kTile - 1) / kTile;
+  int64_t words = spread_words(width), tiles = (regions + kTile - 1) / kTile;
   parallel_for(tiles, kTilesAtOnce, [&](int64_t begin, int64_t end) {
-    int64_t floats = depth * (kTile + rows);
-    float* packed = (float*)scratch(Use::weight, floats * sizeof(float));
-    float* dots = (float*)scratch(Use::sums, rows * kTile * sizeof(float));
-    std::memset(packed, 0, floats * sizeof(float));
+    int64_t floats = words * (kTile + rows);
+    float* spread = (float*)scratch(Use::weight, floats * sizeof(float));
+    float* found = (float*)scratch(Use::sums, (rows + kHeadTile - 1) * kTile * sizeof(float));
+    std::memset(spread, 0, floats * sizeof(float));
     for (int64_t tile = begin; tile < end; ++tile)
-      multiply<bf16>({.a = packed + depth * kTile, .a_stride = depth, .rows = rows,
-                      .b = packed, .b_stride = kTile, .columns = kTileVectors, .steps = depth,
-                      .c = dots, .c_stride = kTile, .keep = false, .ahead = nullptr});
+      dots(spread + words * kTile, rows, spread, kTile, words, found, kTile);
   });
 }
 
