@@ -54,6 +54,7 @@ class TextPrinter:
     def __init__(self, console: Console, *, draft_tokens: int) -> None:
         self._ink = Ink(console)
         self._styles = DEPTH_STYLES[:draft_tokens]
+        self._drafts = draft_tokens > 0
 
     def start(self, prompt: str) -> None:
         self._ink.legend(self._styles)
@@ -71,7 +72,7 @@ class TextPrinter:
 
     def end(self, done: Done) -> None:
         self._ink.write("\n\n")
-        self._ink.write(closing_line(done) + "\n", "dim")
+        self._ink.write(closing_line(done, drafts=self._drafts) + "\n", "dim")
 
 
 class JsonPrinter:
@@ -131,8 +132,9 @@ def _logprobs(token: TokenLogprobs) -> dict[str, Any]:
     return {"token_id": token.token, "logprob": token.logprob, "top": top}
 
 
-def closing_line(done: Done) -> str:
-    """Tokens, speed, tokens a step and how often the draft of each depth was accepted."""
+def closing_line(done: Done, *, drafts: bool) -> str:
+    """Tokens, speed, tokens a step and how often the draft of each depth was accepted; `drafts`:
+    whether steps may have some."""
     summary, seconds = done.summary, done.seconds
     count = summary.completion_tokens
     parts = [
@@ -141,8 +143,9 @@ def closing_line(done: Done) -> str:
     ]
     if summary.steps:
         parts.append(f"{summary.tokens_per_step:.2f} tokens a step")
-    if summary.drafted_at and summary.drafted_at[0] < summary.steps:
-        parts.append(f"drafts in {summary.drafted_at[0]} of {summary.steps} steps")
+    drafted = summary.drafted_at[0] if summary.drafted_at else 0
+    if drafts and drafted < summary.steps:
+        parts.append(f"drafts in {drafted} of {summary.steps} steps")
     tried = zip(summary.acceptance_by_position, summary.drafted_at, strict=True)
     if rates := [f"{rate:.2f}" for rate, steps in tried if steps >= TRIED * summary.steps]:
         parts.append(f"accepted by position {' '.join(rates)}")

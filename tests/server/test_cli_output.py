@@ -112,7 +112,7 @@ def test_answers_after_the_first_are_named() -> None:
 
 
 def test_closing_line() -> None:
-    assert closing_line(done()) == (
+    assert closing_line(done(), drafts=True) == (
         "9 tokens in 0.50 s | 18.0 tokens a second | 2.67 tokens a step"
         " | accepted by position 1.00 0.50 0.25 | the model ended its answer"
     )
@@ -121,6 +121,7 @@ def test_closing_line() -> None:
 @pytest.mark.parametrize(
     ("drafted_at", "told"),
     [
+        ((), "drafts in 0 of 255 steps | the model"),
         ((1, 1, 1), "drafts in 1 of 255 steps | the model"),
         ((250, 200, 10), "drafts in 250 of 255 steps | accepted by position 0.50 0.25 | the model"),
         ((255, 255, 255), "1.06 tokens a step | accepted by position 0.50 0.25 0.00 | the model"),
@@ -133,9 +134,18 @@ def test_closing_line_of_steps_without_drafts(drafted_at: tuple[int, ...], told:
         steps=255,
         tokens_per_step=1.06,
         drafted_at=drafted_at,
-        acceptance_by_position=(0.5, 0.25, 0.0),
+        acceptance_by_position=(0.5, 0.25, 0.0)[: len(drafted_at)],
     )
-    assert f" | {told} ended its answer" in f" | {closing_line(done(summary)).split(' | ', 2)[2]}"
+    line = closing_line(done(summary), drafts=True)
+    assert f" | {told} ended its answer" in f" | {line.split(' | ', 2)[2]}"
+
+
+def test_who_wants_no_drafts_is_told_of_none() -> None:
+    summary = dataclasses.replace(SUMMARY, drafted_at=(), acceptance_by_position=())
+    assert closing_line(done(summary), drafts=False) == (
+        "9 tokens in 0.50 s | 18.0 tokens a second | 2.67 tokens a step"
+        " | the model ended its answer"
+    )
 
 
 def test_closing_line_of_a_single_token() -> None:
@@ -148,13 +158,13 @@ def test_closing_line_of_a_single_token() -> None:
         drafted_at=(),
         acceptance_by_position=(),
     )
-    assert closing_line(done(summary)) == (
+    assert closing_line(done(summary), drafts=True) == (
         "1 token in 0.50 s | 2.0 tokens a second | --max-tokens reached"
     )
 
 
 def test_closing_line_of_a_stop_text() -> None:
-    assert closing_line(done(matched="\n")).endswith(" | a --stop text came")
+    assert closing_line(done(matched="\n"), drafts=True).endswith(" | a --stop text came")
 
 
 def line(capsys: pytest.CaptureFixture[str]) -> str:
