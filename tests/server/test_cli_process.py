@@ -170,7 +170,7 @@ def test_a_file_does_not_become_a_stream_that_was_closed(tmp_path: Path) -> None
 def test_a_closed_input_is_empty(checkpoint: Path) -> None:
     code, _, err = closed("<&-", *EAGER, str(checkpoint), "--chat", "-")
     assert code == 2
-    assert err.startswith(b"fourstep: error: stdin: ")
+    assert err.startswith(b"fourstep: error: the chat: is not JSON: ")
     assert err.count(b"\n") == 1
 
 

@@ -49,8 +49,9 @@ async def sent(load: Load, servicer: Stalling, *, stop: bool = False) -> list[Ou
             sender = Sender(
                 channel=channel, metadata=(), texts=TEXTS, temperature=0.5, timeout=60.0
             )
-            task = asyncio.create_task(sender.run(load, lambda over, open_: None))
-            while stop and len(servicer.asked) < 5:
+            told = [0]
+            task = asyncio.create_task(sender.run(load, lambda over, open_: told.append(over)))
+            while stop and (len(servicer.asked) < 5 or told[-1] < 2):
                 await asyncio.sleep(0.01)
             if stop:
                 task.cancel()
