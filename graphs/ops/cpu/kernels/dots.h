@@ -34,6 +34,7 @@ inline void sums(const V (&x)[kHeadTile][kRegionTile], float* out, int64_t strid
     return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
   };
   __m512 of[kRegionTile];  // a quarter of the register a head
+#pragma GCC unroll 8
   for (int r = 0; r < kRegionTile; ++r)
     of[r] = quarters(halves(x[0][r].v, x[1][r].v), halves(x[2][r].v, x[3][r].v));
   __m512 all = ones(pairs(of[0], of[1]), pairs(of[2], of[3]));
@@ -55,13 +56,18 @@ void dot_tile(const float* a, int64_t heads, const float* b, int64_t words, floa
   if constexpr (H > 1)
     if (heads < H) return dot_tile<H - 1>(a, heads, b, words, c, stride);
   V acc[kHeadTile][kRegionTile];
+#pragma GCC unroll 8
   for (auto& row : acc)
+#pragma GCC unroll 8
     for (V& each : row) each = splat(0);
   for (int64_t k = 0; k < words; k += kLanes) {
     V region[kRegionTile];
+#pragma GCC unroll 8
     for (int r = 0; r < kRegionTile; ++r) region[r] = load(b + r * words + k);
+#pragma GCC unroll 8
     for (int h = 0; h < H; ++h) {
       V head = load(a + h * words + k);
+#pragma GCC unroll 8
       for (int r = 0; r < kRegionTile; ++r) acc[h][r] = mac_words<bf16>(acc[h][r], region[r], head);
     }
   }
