@@ -8,11 +8,11 @@ the thread sleeps; Python does not end beside the thread, since torch would end 
 """
 
 import atexit
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Self
 
 from runtime.answer import Answer, End, Output, Request
@@ -74,7 +74,7 @@ class Service:
         )
         self._thread.start()
         try:
-            atexit.register(self.close, 0.0)  # for who does not, or is told to leave twice
+            atexit.register(self._leave)  # for who does not close, or is told to leave twice
             self._scheduler = made.result()
         except BaseException:  # a signal's as well, while the thread goes on
             self.close(0.0)
@@ -157,18 +157,19 @@ class Service:
         self._post(self._cancel_all)
         self._ended.wait()
         self._thread.join()
-        atexit.unregister(self.close)
+        atexit.unregister(self._leave)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self.close(None if kind is None else 0)
+
+    def _leave(self) -> None:
+        """As Python ends, however often it is told to meanwhile."""
+        while not self._ended.is_set():
+            with contextlib.suppress(KeyboardInterrupt, SystemExit):
+                self.close(0.0)
 
     def _check_open(self) -> None:
         if self.fault is not None:
@@ -266,7 +267,7 @@ class Service:
         try:
             submission.deliver(output)
         except Exception:  # for example: its event loop is closed
-            submission.deliver = _nobody
+            submission.deliver = lambda _: None
             submission.cancel()
 
     def _fail(self, fault: BaseException) -> None:
@@ -294,7 +295,3 @@ def _failed(submission: Submission, index: int, message: str) -> Output:
     numbers = Numbers(prompt_tokens=len(submission.request.prompt))
     end = End(reason="failed", numbers=numbers, message=message)
     return Output(request_id=submission.request.id, index=index, end=end)
-
-
-def _nobody(output: Output) -> None:
-    """Nobody listens."""

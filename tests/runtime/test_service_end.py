@@ -105,6 +105,8 @@ def test_the_engine_thread_cannot_wait_for_itself() -> None:
         ((signal.SIGTERM,), TERMINATED),
         ((signal.SIGINT,), -signal.SIGINT),
         ((signal.SIGTERM, signal.SIGINT), -signal.SIGINT),
+        ((signal.SIGINT, signal.SIGINT, signal.SIGINT), -signal.SIGINT),
+        ((signal.SIGINT, signal.SIGTERM, signal.SIGINT, signal.SIGTERM), TERMINATED),
     ],
 )
 def test_signals_do_not_end_python_beside_the_thread(
