@@ -1,8 +1,8 @@
-"""Standard output and standard error, in UTF-8 whatever the locale says.
+"""The standard streams, output in UTF-8 whatever the locale says.
 
-Knows the two streams of a process. Keeps true: what cannot be written is told by the stream's name,
-and is nobody else's fault: it is no OSError, which could be a file's; a reader that goes away is
-not told at all.
+Knows the three streams of a process. Keeps true: what cannot be written is told by the stream's
+name, and is nobody else's fault: it is no OSError, which could be a file's; a reader that goes away
+is not told at all.
 """
 
 import contextlib
@@ -37,13 +37,15 @@ class _Stream(io.FileIO):
 
 
 def name_streams() -> None:
-    """From here on, as above. A stream that was closed from the beginning goes nowhere, and no
-    file that is opened later gets its number."""
+    """From here on, as above. A stream that was closed from the beginning is empty, or goes
+    nowhere, and no file that is opened later gets its number."""
     for number in range(3):
         with contextlib.suppress(OSError):
             os.fstat(number)
             continue
         os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
     sys.stdout = _text(1, "standard output")
     sys.stderr = _text(2, "standard error")
 

@@ -12,14 +12,9 @@ def read_text(source: str, option: str) -> str:
     """Raises ValueError naming the option where there is no such file, or the source where it is
     not UTF-8."""
     with named(option):
-        data = _stdin() if source == STDIN else Path(source).read_bytes()
+        data = sys.stdin.buffer.read() if source == STDIN else Path(source).read_bytes()
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         name = "stdin" if source == STDIN else source
         raise ValueError(f"{name} is not UTF-8 text: {error.reason} at {error.start}") from error
-
-
-def _stdin() -> bytes:
-    """Nothing, where it was closed from the beginning."""
-    return b"" if sys.stdin is None else sys.stdin.buffer.read()

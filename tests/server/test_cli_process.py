@@ -174,6 +174,11 @@ def test_a_closed_input_is_empty(checkpoint: Path) -> None:
     assert err.count(b"\n") == 1
 
 
+def test_a_client_whose_input_is_closed_has_no_question() -> None:
+    said = b"fourstep: error: there is no question: --message or stdin is empty\n"
+    assert closed("<&-", "client", "--address", "127.0.0.1:1") == (2, b"", said)
+
+
 def test_an_output_that_does_not_wait_is_told_when_it_is_full(checkpoint: Path) -> None:
     """Nothing of the text is lost without a word."""
     reader, writer = os.pipe2(os.O_NONBLOCK)
