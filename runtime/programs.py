@@ -14,7 +14,6 @@ from graphs.chain import Call
 from graphs.compile.compiler import Compiler, EagerCompiler, Step
 from graphs.compile.inductor import InductorCompiler
 from graphs.compile.program import OpenDims, task_of
-from graphs.disk import writing
 from graphs.errors import ArtifactError
 from graphs.manifest import rebuild
 from graphs.ops.build import load_kernels, set_isa, set_threads
@@ -39,7 +38,7 @@ class Programs:
     def bind(self, call: Call, dims: OpenDims) -> Step:
         """Check the call's tensors against the program's key, once, and make it ready to run.
 
-        Raises MissingProgramError naming the block and its key, DiskError: it is unpacked.
+        Raises MissingProgramError naming the block and its key.
         """
         if self.files is None:
             return self.compiler.load(call, None)
@@ -49,8 +48,7 @@ class Programs:
                 f"no program {key} among the {len(self.files)} of this artifact: the weights, the "
                 f"state or the plan have other shapes or types than it was built for"
             )
-        with writing():
-            return self.compiler.load(call, self.files[key])
+        return self.compiler.load(call, self.files[key])
 
 
 def programs_of(artifact: Artifact) -> Programs:

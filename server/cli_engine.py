@@ -4,7 +4,6 @@ Knows where artifacts come from and what to tell the user meanwhile. Keeps true:
 the user names is used or refused, never replaced.
 """
 
-import atexit
 import gc
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,21 +90,8 @@ def make_scheduler(
     Raises ValueError with what the user has to change.
     """
     made = _scheduler(config, weights, request, artifact, tokenizer, grammars)
-    settle()
+    gc.freeze()  # all of it stays; a look at it for garbage takes as long as many steps
     return made
-
-
-def settle() -> None:
-    """What is there now stays until the end of the process. A look at all of it for garbage takes
-    as long as many steps; at the end it is garbage, and programs take with them what they have
-    unpacked on disk."""
-    gc.freeze()
-    atexit.register(_give_up)
-
-
-def _give_up() -> None:
-    gc.unfreeze()
-    gc.collect()
 
 
 def _scheduler(

@@ -16,8 +16,7 @@ _LEFT = pytest.StashKey[str]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Torch unpacks programs into folders, which stay if a process is killed or ends while it holds
-    them: a gigabyte in every run of the tests."""
+    """What compilers have among the temporary files stays if the test kills them."""
     if not hasattr(config, "workerinput"):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # tmp_path stays
         config.stash[_LEFT] = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="fourstep-tests-")

@@ -19,7 +19,8 @@ class Compiler(Protocol):
     name: str
 
     def compile(self, task: Task, folder: Path) -> Path | None:
-        """Write the task's program into `folder`, named by its key; None if it needs no file."""
+        """Write the task's program into `folder`, in files named by its key. The one that `load`
+        takes; None if it needs none."""
         ...
 
     def load(self, call: Call, program: Path | None) -> Step:

@@ -1,10 +1,11 @@
-"""The inductor compiler: AOTInductor packages, weights and state as inputs.
+"""The inductor compiler: AOTInductor programs, weights and state as inputs.
 
-Knows torch.export and how packages are loaded, by our own library (ops/cpu/bind_program.cpp). A
-package checks neither shapes nor types nor the machine it runs on, so both were settled by the
-caller: the key covers the arguments, the manifest the rest. Keeps true: generated code runs on one
-thread (the kernels have a pool of their own) and does element-wise exact work alone: every sum and
-every transcendental is in an operator; while it runs, other threads run Python.
+Knows torch.export, what of a package is kept, and our own library that loads it
+(ops/cpu/bind_program.cpp). A program checks neither shapes nor types nor the machine it runs on, so
+both were settled by the caller: the key covers the arguments, the manifest the rest. Keeps true:
+generated code runs on one thread (the kernels have a pool of their own) and does element-wise exact
+work alone: every sum and every transcendental is in an operator; while it runs, other threads run
+Python.
 """
 
 import warnings
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -51,17 +53,30 @@ class InductorCompiler:
     def compile(self, task: Task, folder: Path) -> Path:
         from torch._inductor import aoti_compile_and_package
 
-        path = folder / f"{task.key}.pt2"
+        package = folder / f"{task.key}.pt2"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of torch about itself
             program = export(task)
             options = {**_OPTIONS, **_ISA_OPTIONS[self.isa]}
-            aoti_compile_and_package(program, package_path=str(path), inductor_configs=options)
-        return path
+            aoti_compile_and_package(program, package_path=str(package), inductor_configs=options)
+        return _unpack(package)
 
     def load(self, call: Call, program: Path | None) -> Step:
         assert program is not None
         return Bound(torch.classes.fourstep.Program(str(program), call.tensors))
+
+
+def _unpack(package: Path) -> Path:
+    """The program's library, and beside it, where torch looks, what it says of the operators that
+    it calls. The sources are left behind, and a loader would unpack a package for every call."""
+    library = package.with_suffix(".so")
+    with ZipFile(package) as parts:
+        [name] = [name for name in parts.namelist() if name.endswith(library.suffix)]
+        library.write_bytes(parts.read(name))
+        operators = parts.read(str(Path(name).with_suffix(".json")))
+    package.with_suffix(".json").write_bytes(operators)
+    package.unlink()
+    return library
 
 
 @dataclass(frozen=True)

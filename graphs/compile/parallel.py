@@ -89,5 +89,7 @@ def _compile(compiler: Compiler, task: Task, folder: Path) -> Path:
     with writing(folder.parent):
         path = compiler.compile(task, Path(tempfile.gettempdir()))
         assert path is not None
-        # Written where it belongs, a package that finds no room would end the process.
-        return Path(shutil.move(path, folder))
+        # Written where it belongs, a program that finds no room would end the process.
+        for part in path.parent.glob(f"{task.key}.*"):
+            shutil.move(part, folder)
+        return folder / path.name

@@ -1,15 +1,12 @@
 """A program that stays loaded between measurements and answers each request with one JSON line.
 
 Knows both ends of the pipe: `serve` in the child, `Child` in the parent. Keeps true: a child that
-has died is an error with the end of what it wrote, and none outlives its parent's `with`, nor does
-what it has among the temporary files, as programs that torch has unpacked.
+has died is an error with the end of what it wrote, and none outlives its parent's `with`.
 """
 
 import json
-import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,12 +36,10 @@ class Child:
     def __init__(self, command: Sequence[str], *, cwd: Path, log: Path):
         self._log = log
         log.parent.mkdir(parents=True, exist_ok=True)
-        self._scratch = tempfile.TemporaryDirectory(prefix="fourstep-child-")
         with log.open("w", encoding="utf-8") as errors:
             self._process = subprocess.Popen(
                 command,
                 cwd=cwd,
-                env={**os.environ, "TMPDIR": self._scratch.name},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -78,7 +73,6 @@ class Child:
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
-        self._scratch.cleanup()
 
     def __enter__(self) -> "Child":
         return self

@@ -5,6 +5,7 @@ same engines, on the same requests; a prompt that is to be cold has a salt that 
 """
 
 import dataclasses
+import gc
 import itertools
 import resource
 import statistics
@@ -24,7 +25,6 @@ from runtime.request import SamplingParams
 from runtime.scheduler import Scheduler
 from runtime.tokenizer import Tokenizer
 from runtime.width import costs_by_batch
-from server.cli_engine import settle
 from tests.bench.document import Section
 from tests.bench.prompts import prompts
 from tests.bench.subjects import NANO, built
@@ -90,7 +90,7 @@ def make_scheduler(what: Subject, artifact: Artifact) -> Scheduler:
     costs = costs_by_batch(
         table, what.plan.batches, draft_tokens=engine.draft_tokens, catch_up=engine.catch_up
     )
-    settle()
+    gc.freeze()  # as the server does (server.cli_engine)
     return Scheduler(engine, costs=costs, prior=table.acceptance)
 
 

@@ -19,7 +19,7 @@ from graphs.manifest import MANIFEST
 from tests.artifacts import PLAN, copy_of, eager_artifact, edit
 from tests.graphs.whole import golden_model
 
-PROGRAM = "layer-0123.pt2"
+PROGRAM = "layer-0123.so"
 Change = Callable[[dict[str, Any]], object]
 
 

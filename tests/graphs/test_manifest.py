@@ -81,7 +81,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "files": (lambda m: m.update(files=["a"]), "files is no object"),
     "programs": (lambda m: m.update(programs=["a"]), "programs is no object"),
     "unlisted kernels": (lambda m: m.update(kernels="k.so"), "no sha256 of 'k.so'"),
-    "unlisted program": (lambda m: m["programs"].update(a="b.pt2"), "no sha256 of 'b.pt2'"),
+    "unlisted program": (lambda m: m["programs"].update(a="b.so"), "no sha256 of 'b.so'"),
 }
 
 

@@ -5,16 +5,18 @@ whether programs are compiled; with negative controls that must turn these compa
 """
 
 import dataclasses
+import signal
+import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
 import pytest
 import torch
 from torch import Tensor
+from torch._C._aoti import AOTIModelContainerRunnerCpu
 from torch.utils._pytree import tree_leaves
 
 from graphs.blocks import Layer
@@ -37,6 +39,7 @@ from tests.runtime.compiled import (
     run,
     with_compiler,
 )
+from tests.sources import ROOT, environment
 
 GREEDY = SamplingParams(max_tokens=40, ignore_eos=True)
 SEEDED = dataclasses.replace(GREEDY, temperature=0.8, top_k=40, top_p=0.95, min_p=0.01, seed=7)
@@ -233,7 +236,7 @@ def addresses(tree: object) -> set[int]:
 
 
 def test_engines_of_one_model_share_its_weights() -> None:
-    """The tensors that programs are bound to are the model's own; the packages hold none."""
+    """The tensors that programs are bound to are the model's own; the programs hold none."""
     weights = addresses(golden_model().weights)
     bound: list[set[int]] = []
 
@@ -252,9 +255,41 @@ def test_engines_of_one_model_share_its_weights() -> None:
     assert not states[0] & states[1]
     assert states[0] <= bound[0]
     for path in inductor_artifact().programs.values():
-        with ZipFile(path) as package:
-            held = [info for info in package.infolist() if "/data/weights/" in info.filename]
-        assert sum(info.file_size for info in held) < 200, path.name
+        runner = AOTIModelContainerRunnerCpu(str(path), 1)
+        held = runner.extract_constants_map(False).values()
+        assert sum(tensor.nbytes for tensor in held) < 200, path.name
+
+
+KILLED = """
+import os, signal
+from pathlib import Path
+from tests.runtime.compiled import new_engine, programs
+
+engine = new_engine(programs("compiled"))
+print(Path("/proc/self/maps").read_text(), end="", flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_programs_are_run_where_they_lie(tmp_path: Path) -> None:
+    """However many layers call one, its code is in memory once, and nothing stays on the disk of a
+    process that is killed."""
+    folder = inductor_artifact().folder.resolve()
+    run = subprocess.run(
+        [sys.executable, "-c", KILLED],
+        cwd=ROOT,
+        env=environment(TMPDIR=str(tmp_path)),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == -signal.SIGKILL
+    mapped = [line.split() for line in run.stdout.splitlines()]
+    code = [Path(line[5]) for line in mapped if len(line) > 5 and "x" in line[1]]
+    assert sorted(path.name for path in code if path.parent == folder) == sorted(
+        path.name for path in folder.glob("*.so")
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 class Faulty(InductorCompiler):

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from graphs.artifact import Artifact
-from graphs.compile.compiler import EagerCompiler
-from graphs.errors import DiskError
 from graphs.ops.build import current_isa, kernels_loaded, set_isa
 from graphs.plan import EnginePlan
 from runtime.engine import Engine
@@ -78,17 +76,6 @@ def test_an_artifact_of_an_unknown_compiler_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"compiler: other .* run: fourstep build"):
         programs_of(Artifact.open(folder))
     assert "other" not in COMPILERS
-
-
-def test_a_program_that_finds_no_room_to_be_unpacked_is_one_line(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def full(*_: object) -> None:
-        raise RuntimeError("cannot write: No space left on device")
-
-    monkeypatch.setattr(EagerCompiler, "load", full)
-    with pytest.raises(DiskError, match=r"no space left in .* for temporary files"):
-        engine({**recorded(rows=4), **recorded(rows=1)}, PLAN)
 
 
 def test_programs_that_need_no_file_run() -> None:

@@ -1,8 +1,9 @@
 // Compiled programs as objects that Python calls without arguments: each is bound to its tensors
 // once, and several run one after another in one call. Such a call leaves Python to other threads
-// while it computes, which torch's own loader does not.
+// while it computes, which torch's own loader does not. A program's library is loaded where it lies:
+// however many calls it serves, its code is in memory once.
 #include <c10/core/InferenceMode.h>
-#include <torch/csrc/inductor/aoti_package/model_package_loader.h>
+#include <torch/csrc/inductor/aoti_runner/model_container_runner_cpu.h>
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
@@ -15,14 +16,14 @@ namespace {
 
 struct Program : torch::CustomClassHolder {
   Program(const std::string& path, std::vector<at::Tensor> tensors)
-      : loader(path, "model", /*run_single_threaded=*/true), bound(std::move(tensors)) {}
+      : runner(path, /*num_models=*/1, /*run_single_threaded=*/true), bound(std::move(tensors)) {}
 
   void run() {
     c10::InferenceMode nothing_is_recorded;  // views cost less
-    loader.run(bound);
+    runner.run(bound);
   }
 
-  torch::inductor::AOTIModelPackageLoader loader;
+  torch::inductor::AOTIModelContainerRunnerCpu runner;
   std::vector<at::Tensor> bound;
 };
 
