@@ -9,22 +9,23 @@ the thread sleeps; Python does not end beside the thread, since torch would end 
 
 import atexit
 import contextlib
+import os
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Self
 
-from runtime.answer import Answer, End, Output, Request
+from runtime.answer import Answer, Output, Request
 from runtime.engine import Engine
 from runtime.failpoints import reach
-from runtime.numbers import Numbers
 from runtime.observer import Nobody, Observer
 from runtime.scheduler import Scheduler
 from runtime.streams import Stream
+from runtime.submission import Deliver, Submission
 from runtime.turns import aside
 
-Deliver = Callable[[Output], None]
 Prepared = list[Answer] | Exception
 
 
@@ -36,19 +37,7 @@ class ServiceFailedError(RuntimeError):
     """The service takes no more requests, because its engine failed; that is the cause."""
 
 
-class Submission:
-    """A request on its way. `admitted` is done once it is queued, or has what refused it:
-    ValueError, QueueFullError, ServiceClosedError, ServiceFailedError."""
-
-    def __init__(self, service: "Service", request: Request, deliver: Deliver) -> None:
-        self._service = service
-        self.request, self.deliver = request, deliver
-        self.admitted: Future[None] = Future()
-        self.open = set(range(request.params.n))  # answers that have not ended
-
-    def cancel(self) -> None:
-        """As Service.cancel, of this request and no other that has its id."""
-        self._service.drop(self)
+_services: "weakref.WeakSet[Service]" = weakref.WeakSet()
 
 
 class Service:
@@ -73,6 +62,7 @@ class Service:
             target=self._run, args=(factory, made), name="engine", daemon=True
         )
         self._thread.start()
+        _services.add(self)
         try:
             atexit.register(self._leave)  # for who does not close, or is told to leave twice
             self._scheduler = made.result()
@@ -284,14 +274,18 @@ class Service:
             self._deliver(output)
         for submission in list(self._live.values()):
             for index in sorted(submission.open):
-                self._deliver(_failed(submission, index, message))
+                self._deliver(submission.failed(index, message))
+
+
+def _forked() -> None:
+    """The thread is the parent's: here every service is closed, whoever held its lock."""
+    for service in _services:
+        service._lock, service._ended, service._closing = threading.Lock(), threading.Event(), True
+        service._ended.set()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _message(fault: BaseException) -> str:
     return f"the engine failed: {type(fault).__name__}: {fault}"
-
-
-def _failed(submission: Submission, index: int, message: str) -> Output:
-    numbers = Numbers(prompt_tokens=len(submission.request.prompt))
-    end = End(reason="failed", numbers=numbers, message=message)
-    return Output(request_id=submission.request.id, index=index, end=end)

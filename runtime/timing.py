@@ -5,6 +5,7 @@ of each run the quickest round counts; until two rounds of each agree and others
 processors alone for one there are more, for a limited time, and a doubt that remains is told.
 """
 
+import math
 import os
 import statistics
 import time
@@ -16,6 +17,7 @@ Run = Callable[[], object]
 
 ROUNDS, REPEATS = 5, 20
 LEAST, ENOUGH_S = 4, 0.5  # a run that takes longer is repeated less often, but so often
+ROUND_S = 0.3  # of a round at least: what others took is told in hundredths of a second
 LEAST_S = 4.0  # seconds of rounds: what disturbs a small model for one second would spoil them all
 MORE_S, MORE = 6.0, 2.0  # seconds of further rounds at most, and by those of the first
 AGREE = 1.1  # the quickest round but one by the quickest
@@ -59,9 +61,11 @@ def timed(runs: Sequence[tuple[str, Run]]) -> Timed:
 
 def _round(runs: Sequence[tuple[str, Run]]) -> Timed:
     start, before = time.perf_counter(), _taken_by_others()
-    quick = {name: _quick(run) for name, run in runs}
-    seconds = len(os.sched_getaffinity(0)) * (time.perf_counter() - start)
-    return Timed(quick=quick, spread=1.0, others=(_taken_by_others() - before) / seconds)
+    quick = dict.fromkeys((name for name, _ in runs), math.inf)
+    while (lasted := time.perf_counter() - start) < ROUND_S:
+        quick = {name: min(quick[name], _quick(run)) for name, run in runs}
+    others = (_taken_by_others() - before) / (lasted * len(os.sched_getaffinity(0)))
+    return Timed(quick=quick, spread=1.0, others=max(0.0, others))
 
 
 def _sum(rounds: Sequence[Timed]) -> Timed:

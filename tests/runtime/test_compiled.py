@@ -5,8 +5,6 @@ whether programs are compiled; with negative controls that must turn these compa
 """
 
 import dataclasses
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -15,9 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch._C._aoti import AOTIModelContainerRunnerCpu
-from torch.utils._pytree import tree_leaves
 
 from graphs.blocks import Layer
 from graphs.chain import Call, Model, prefill_chain
@@ -39,7 +34,6 @@ from tests.runtime.compiled import (
     run,
     with_compiler,
 )
-from tests.sources import ROOT, environment
 
 GREEDY = SamplingParams(max_tokens=40, ignore_eos=True)
 SEEDED = dataclasses.replace(GREEDY, temperature=0.8, top_k=40, top_p=0.95, min_p=0.01, seed=7)
@@ -228,68 +222,6 @@ def test_a_policy_looks_and_drafts_again(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [t for step in steps for t in step.token_ids] == golden()["greedy_60"].tolist()
     assert looks, "no look"
     assert any(step.drafted for step in steps[6:])
-
-
-def addresses(tree: object) -> set[int]:
-    leaves = tree_leaves(tree)
-    return {leaf.data_ptr() for leaf in leaves if isinstance(leaf, Tensor) and leaf.numel()}
-
-
-def test_engines_of_one_model_share_its_weights() -> None:
-    """The tensors that programs are bound to are the model's own; the programs hold none."""
-    weights = addresses(golden_model().weights)
-    bound: list[set[int]] = []
-
-    class Recording(InductorCompiler):
-        def load(self, call: Call, program: Path | None) -> Step:
-            bound[-1] |= {tensor.data_ptr() for tensor in call.tensors}
-            return super().load(call, program)
-
-    made = []
-    for _ in range(3):
-        bound.append(set())
-        made.append(with_compiler(Recording(inductor_artifact().manifest.machine.isa)))
-    assert all(weights & pointers == weights & bound[0] for pointers in bound)
-    assert len(weights & bound[0]) > 0.9 * len(weights)
-    states = [addresses(one.state) for one in made]
-    assert not states[0] & states[1]
-    assert states[0] <= bound[0]
-    for path in inductor_artifact().programs.values():
-        runner = AOTIModelContainerRunnerCpu(str(path), 1)
-        held = runner.extract_constants_map(False).values()
-        assert sum(tensor.nbytes for tensor in held) < 200, path.name
-
-
-KILLED = """
-import os, signal
-from pathlib import Path
-from tests.runtime.compiled import new_engine, programs
-
-engine = new_engine(programs("compiled"))
-print(Path("/proc/self/maps").read_text(), end="", flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_programs_are_run_where_they_lie(tmp_path: Path) -> None:
-    """However many layers call one, its code is in memory once, and nothing stays on the disk of a
-    process that is killed."""
-    folder = inductor_artifact().folder.resolve()
-    run = subprocess.run(
-        [sys.executable, "-c", KILLED],
-        cwd=ROOT,
-        env=environment(TMPDIR=str(tmp_path)),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == -signal.SIGKILL
-    mapped = [line.split() for line in run.stdout.splitlines()]
-    code = [Path(line[5]) for line in mapped if len(line) > 5 and "x" in line[1]]
-    assert sorted(path.name for path in code if path.parent == folder) == sorted(
-        path.name for path in folder.glob("*.so")
-    )
-    assert list(tmp_path.iterdir()) == []
 
 
 class Faulty(InductorCompiler):

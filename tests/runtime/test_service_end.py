@@ -85,6 +85,29 @@ except RuntimeError as error:
     assert (done.returncode, done.stdout) == (0, b"can't start new thread"), done.stderr.decode()
 
 
+def test_a_fork_of_the_process_has_no_service() -> None:
+    """The thread stays with the parent: the child is refused what it asks for, and can end."""
+    code = """
+import os, sys
+from runtime.service import Service, ServiceClosedError
+from tests.runtime.test_service import request, scheduler
+
+with Service(scheduler) as service:
+    if os.fork() == 0:
+        try:
+            service.submit(request("child", 1))
+        except ServiceClosedError as error:
+            print(error, end="", flush=True)
+        sys.exit(7)
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
+    print(len(list(service.submit(request("parent", 1, max_tokens=1)))), end="")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False, timeout=HANG_S
+    )
+    assert (done.returncode, done.stdout) == (0, b"the service is closed1"), done.stderr.decode()
+
+
 def test_the_engine_thread_cannot_wait_for_itself() -> None:
     said = list[str]()
 

@@ -25,6 +25,8 @@ class Machine:
     now: float = 0.0
     taken: float = 0.0
     least: float = 0.0
+    round: float = 1e-9  # so each run once
+    tick: float = 1e-9  # in which the system tells what others took
     runs: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COSTS, 0))
 
     def run(self, name: str) -> None:
@@ -40,9 +42,10 @@ class Machine:
 
     def timed(self, monkeypatch: pytest.MonkeyPatch) -> Timed:
         monkeypatch.setattr(timing, "LEAST_S", self.least)
+        monkeypatch.setattr(timing, "ROUND_S", self.round)
         monkeypatch.setattr(timing.time, "perf_counter", lambda: self.now)
         monkeypatch.setattr(timing.os, "sched_getaffinity", lambda _: {0, 1})
-        monkeypatch.setattr(timing, "_taken_by_others", lambda: self.taken)
+        monkeypatch.setattr(timing, "_taken_by_others", lambda: self.taken // self.tick * self.tick)
         runs: list[tuple[str, Run]] = [(name, lambda n=name: self.run(n)) for name in COSTS]
         return timed(runs)
 
@@ -110,6 +113,20 @@ def test_what_does_not_pass_is_told_in_limited_time(monkeypatch: pytest.MonkeyPa
     machine = Machine(busy=lambda _: 0.5)
     assert machine.timed(monkeypatch).doubt == "others took 50% of the processors"
     assert machine.rounds > ROUNDS
+
+
+def test_what_others_take_is_not_lost_between_two_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quick run is done before the system counts again."""
+    machine = Machine(busy=lambda _: 0.5, round=timing.ROUND_S, tick=0.07)
+    made = machine.timed(monkeypatch)
+    assert made.others == pytest.approx(0.5, abs=0.15)
+    assert made.doubt is not None
+
+
+def test_nobody_takes_less_than_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two clocks are not the same, nor read at once."""
+    machine = Machine(busy=lambda _: -0.01)
+    assert machine.timed(monkeypatch).others == 0.0
 
 
 @pytest.mark.parametrize("lines", ["", "\n\n \n", "cpu0\n", "cpu0 \ncpu1\n", "cpu", "intr 5 x\n"])

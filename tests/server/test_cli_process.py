@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +192,48 @@ def test_an_output_that_does_not_wait_is_told_when_it_is_full(checkpoint: Path) 
         )
     said = b"fourstep: error: standard output: Resource temporarily unavailable\n"
     assert (code, err) == (2, said)
+
+
+def test_an_input_that_does_not_wait_is_read_to_its_end(checkpoint: Path) -> None:
+    reader, writer = os.pipe2(os.O_NONBLOCK)
+    process = subprocess.Popen(
+        [*COMMAND, *EAGER, str(checkpoint), "--prompt", "-", "--max-tokens", "2"],
+        cwd=ROOT,
+        stdin=reader,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    os.close(reader)
+    with os.fdopen(writer, "wb", buffering=0) as text:
+        for piece in (b"early, ", b"late, ", b"the end"):
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(4)  # it has long begun to read
+            text.write(piece)
+    out, err = process.communicate()
+    assert (process.returncode, err) == (0, b"")
+    assert out.startswith(b"early, late, the end")
+
+
+@contextlib.contextmanager
+def unread() -> Iterator[int]:
+    """A pipe whose reader is gone."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        yield writer
+    finally:
+        os.close(writer)
+
+
+@HAS_FULL
+@pytest.mark.parametrize(
+    "arguments",
+    [("inspect", "nowhere"), ("generate", "--nonsense"), ("nonsense",), ("--help",)],
+    ids=" ".join,
+)
+def test_the_code_is_the_same_where_nobody_reads_of_errors(arguments: tuple[str, ...]) -> None:
+    with FULL.open("wb") as full, unread() as nowhere:
+        assert written_to(*arguments, stdout=full, stderr=nowhere) == (2, None)
 
 
 @pytest.mark.parametrize("module", ["typer", "torch"])

@@ -28,6 +28,7 @@ from tests.server.rpc.working import Running, running_as, until
 from tests.sources import ROOT
 
 PROCESS = Path("/proc/self")
+TAIL = 2000  # characters of a log
 # Threads that the event loop keeps for slow work at most; they come one by one (asyncio.to_thread).
 POOL = min(32, (os.cpu_count() or 1) + 4)
 
@@ -45,8 +46,8 @@ class Measured:
 class WorkerProcess:
     """The process, and a channel to its first listener."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
+    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
+        self._process, self._log = process, log
         self.addresses: list[str] = json.loads(self._line())
         self.channel = grpc.insecure_channel(self.addresses[0])
         self.inference = inference_pb2_grpc.InferenceStub(self.channel)
@@ -66,6 +67,7 @@ class WorkerProcess:
 
     def at_rest(self) -> Measured:
         """Measurements once it is idle. AssertionError if it does not come to rest."""
+        assert self._process.poll() is None, self._end()
         until(self.idle, seconds=60)
         until(lambda: self.measure().open == 0, seconds=60)
         return self.measure()
@@ -80,8 +82,12 @@ class WorkerProcess:
     def _line(self) -> str:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert line, f"the worker is gone: {self._process.wait(10)}"
+        assert line, self._end()
         return line
+
+    def _end(self) -> str:
+        log = self._log.read_text(encoding="utf-8", errors="replace")
+        return f"the worker has ended with {self._process.wait(10)}: {log[-TAIL:]}"
 
 
 @contextmanager
@@ -96,7 +102,7 @@ def worker_process(config: Path) -> Iterator[WorkerProcess]:
         ) as process,
     ):
         try:
-            made = WorkerProcess(process)
+            made = WorkerProcess(process, log_of(config))
             yield made
             made.close()
         finally:
