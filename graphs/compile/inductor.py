@@ -1,11 +1,10 @@
 """The inductor compiler: AOTInductor programs, weights and state as inputs.
 
-Knows torch.export, what of a package is kept, and our own library that loads it
-(ops/cpu/bind_program.cpp). A program checks neither shapes nor types nor the machine it runs on, so
-both were settled by the caller: the key covers the arguments, the manifest the rest. Keeps true:
-generated code runs on one thread (the kernels have a pool of their own) and does element-wise exact
-work alone: every sum and every transcendental is in an operator; while it runs, other threads run
-Python.
+Knows torch.export, and our own library that loads programs (ops/cpu/bind_program.cpp). A program
+checks neither shapes nor types nor the machine it runs on, so both were settled by the caller: the
+key covers the arguments, the manifest the rest. Keeps true: generated code runs on one thread (the
+kernels have a pool of their own) and does element-wise exact work alone: every sum and every
+transcendental is in an operator; while it runs, other threads run Python.
 """
 
 import warnings
@@ -13,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from graphs.chain import Call
 from graphs.compile.compiler import Step
+from graphs.compile.native import Sources, build
 from graphs.compile.program import Task, TensorSpec
 from graphs.trees import tensors_of
 
@@ -28,10 +27,7 @@ _OPTIONS = {
     "cpp.vec_isa_ok": True,  # what the processor has was asked before; a compiler takes 20 s to say
     "compile_threads": 1,
     "aot_inductor.enable_line_tables": False,
-    # The wrapper calls operators. With less than this it takes a tenth of a small model's steps,
-    # and no less time to compile; with more it takes half as long again to compile.
-    "aot_inductor.compile_wrapper_opt_level": "Og",
-    "aot_inductor.precompile_headers": False,  # a wrapper reads them no quicker
+    "aot_inductor.package_cpp_only": True,  # native.py compiles
     "size_asserts": False,  # they ask for an environment variable, and the key has settled sizes
 }
 # Without these the generated code would use whatever the building machine has.
@@ -53,30 +49,19 @@ class InductorCompiler:
     def compile(self, task: Task, folder: Path) -> Path:
         from torch._inductor import aoti_compile_and_package
 
-        package = folder / f"{task.key}.pt2"
+        package, library = (folder / f"{task.key}{suffix}" for suffix in (".pt2", ".so"))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of torch about itself
             program = export(task)
             options = {**_OPTIONS, **_ISA_OPTIONS[self.isa]}
             aoti_compile_and_package(program, package_path=str(package), inductor_configs=options)
-        return _unpack(package)
+        build(Sources.read(package), library)
+        package.unlink()
+        return library
 
     def load(self, call: Call, program: Path | None) -> Step:
         assert program is not None
         return Bound(torch.classes.fourstep.Program(str(program), call.tensors))
-
-
-def _unpack(package: Path) -> Path:
-    """The program's library, and beside it, where torch looks, what it says of the operators that
-    it calls. The sources are left behind, and a loader would unpack a package for every call."""
-    library = package.with_suffix(".so")
-    with ZipFile(package) as parts:
-        [name] = [name for name in parts.namelist() if name.endswith(library.suffix)]
-        library.write_bytes(parts.read(name))
-        operators = parts.read(str(Path(name).with_suffix(".json")))
-    package.with_suffix(".json").write_bytes(operators)
-    package.unlink()
-    return library
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,6 @@ from graphs.compile.compiler import Compiler, EagerCompiler
 from graphs.compile.program import Task
 from graphs.disk import scratch_folder, writing
 
-INCLUDE = Path(__file__).parent / "include"  # before the system's headers
-
 
 def compile_all(
     compiler: Compiler,
@@ -69,8 +67,7 @@ def check_main() -> None:
 
 def _start_worker(scratch: str) -> None:
     """The compilers' temporary files go where the builder removes them, whatever becomes of us."""
-    include = os.pathsep.join([str(INCLUDE), *filter(None, [os.environ.get("CPATH")])])
-    os.environ.update(TMPDIR=scratch, LC_ALL="C", CPATH=include)
+    os.environ.update(TMPDIR=scratch, LC_ALL="C")
     tempfile.tempdir = scratch
     torch.set_num_threads(1)
     threading.Thread(target=_end_with_builder, daemon=True).start()

@@ -13,7 +13,7 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -91,10 +91,10 @@ def _build(compiler: str, target: Path, jobs: int) -> None:
     objects.mkdir(exist_ok=True)
     commands = [_keyed(command, objects) for command in _compilations(compiler)]
     with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(_run, [c for c in commands if not Path(c[-1]).exists()]))
+        list(pool.map(run_compiler, [c for c in commands if not Path(c[-1]).exists()]))
     torch_libraries = Path(torch.__file__).parent / "lib"
     link = [compiler, "-shared", *(c[-1] for c in commands), f"-L{torch_libraries}", *_LIBRARIES]
-    _run([*link, "-Wl,--no-undefined", "-o", str(target)])
+    run_compiler([*link, "-Wl,--no-undefined", "-o", str(target)])
 
 
 def _keyed(command: list[str], objects: Path) -> list[str]:
@@ -199,8 +199,9 @@ def _compilations(compiler: str) -> Iterator[list[str]]:
             yield [*base, "-O3", f"-DFS_ISA={isa}", *_ISA_FLAGS[isa], "-c", str(source)]
 
 
-def _run(command: list[str]) -> None:
-    """An output appears whole or not at all."""
+def run_compiler(command: Sequence[str]) -> None:
+    """The output, which the command names last, appears whole or not at all. Raises
+    KernelBuildError."""
     *rest, final = command
     partial = Path(f"{final}.partial")
     english = {**os.environ, "LC_ALL": "C"}

@@ -51,13 +51,13 @@ def test_a_library_that_is_not_as_it_was_built_is_built_again(
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is run, by output."""
-    run, outputs = build._run, []
+    run, outputs = build.run_compiler, []
 
     def recorded(command: list[str]) -> None:
         outputs.append(Path(command[-1]).name)
         run(command)
 
-    monkeypatch.setattr(build, "_run", recorded)
+    monkeypatch.setattr(build, "run_compiler", recorded)
     return outputs
 
 

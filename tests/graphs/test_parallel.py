@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from graphs.compile.parallel import INCLUDE, compile_all
+from graphs.compile.native import STAND_INS
+from graphs.compile.parallel import compile_all
 from tests.server.rpc.working import until
 from tests.sources import ROOT, environment
 
@@ -105,7 +106,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source.write_text(DRIVER, encoding="ascii")
     command = [shutil.which("g++") or "c++", "-std=c++17", source, "-o"]
     subprocess.run([*command, folder / "own"], check=True)
-    subprocess.run([*command, folder / "ours", "-I", INCLUDE], check=True)
+    subprocess.run([*command, folder / "ours", "-I", STAND_INS], check=True)
     return folder
 
 

@@ -29,14 +29,14 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     ran: list[list[str]] = []
-    run = build._run
+    run = build.run_compiler
 
     def counted(command: list[str]) -> None:
         ran.append(command)
         run(command)
 
     monkeypatch.setattr(build, "SOURCES", tmp_path / "cpu")
-    monkeypatch.setattr(build, "_run", counted)
+    monkeypatch.setattr(build, "run_compiler", counted)
     return ran
 
 
