@@ -11,6 +11,7 @@ import json
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,45 +75,56 @@ def _split(source: str) -> tuple[str, str]:
     return source[:at], source[at:]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """Code, and the command that compiles it but for what is read and written."""
+
+    name: str
+    code: str
+    command: Sequence[str]
+
+    @property
+    def includes(self) -> str:
+        return "\n".join(dict.fromkeys(_INCLUDE.findall(self.code))) + "\n"
+
+    def header(self, folder: Path) -> Path:
+        """One that includes all that the code does, named by what its compiled form depends on."""
+        made_of = "\0".join((self.includes, *self.command))
+        return folder / f"{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.h"
+
+    def precompile(self, folder: Path) -> None:
+        """Make the header, and beside it, where compilers look for that, its compiled form."""
+        header = self.header(folder)
+        compiled = header.with_suffix(".h.gch")
+        if not compiled.exists():
+            header.write_text(self.includes, encoding="utf-8")
+            run_compiler([*self.command, "-x", "c++-header", str(header), "-o", str(compiled)])
+
+
 def build(sources: Sources, library: Path) -> None:
     """Write `library`, and its operators beside it, where torch looks for them.
 
     Precompiled headers stay in a folder beside it. Raises KernelBuildError.
     """
+    base = _command(sources.compiling)
+    parts = [_Part(name="calls", code=sources.calls, command=(*base, _CALLS, "-w"))]
+    if sources.kernels:
+        parts.append(_Part(name="kernels", code=sources.kernels, command=(*base, _KERNELS, "-w")))
     headers = library.parent / "headers"
+    with locked(headers / ".lock"), ThreadPoolExecutor() as pool:  # others wait for the same ones
+        list(pool.map(lambda part: part.precompile(headers), parts))
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
         folder = Path(scratch)
-        for name, code, level in (
-            ("calls", sources.calls, _CALLS),
-            ("kernels", sources.kernels, _KERNELS),
-        ):
-            if code:
-                command = [*_command(sources.compiling), level, "-w"]
-                source = folder / f"{name}.cpp"
-                source.write_text(code, encoding="utf-8")
-                header = _precompiled(headers, code, command)
-                output = folder / f"{name}.o"
-                run_compiler(
-                    [*command, "-include", str(header), "-c", str(source), "-o", str(output)]
-                )
+        for part in parts:
+            source = folder / f"{part.name}.cpp"
+            source.write_text(part.code, encoding="utf-8")
+            read = ("-include", str(part.header(headers)), "-c", str(source))
+            run_compiler([*part.command, *read, "-o", str(source.with_suffix(".o"))])
         (folder / "constants.o").write_bytes(sources.constants)
         objects = sorted(map(str, folder.glob("*.o")))
         linked = [*_command(sources.linking), *objects, *_libraries(sources.linking)]
         run_compiler([*linked, "-o", str(library)])
     library.with_suffix(".json").write_bytes(sources.operators)
-
-
-def _precompiled(folder: Path, code: str, command: Sequence[str]) -> Path:
-    """A header of all that the code includes, with its precompiled form beside it."""
-    text = "\n".join(dict.fromkeys(_INCLUDE.findall(code))) + "\n"
-    key = hashlib.sha256("\0".join((text, *command)).encode()).hexdigest()[:16]
-    header = folder / f"{key}.h"
-    made = folder / f"{key}.h.gch"
-    with locked(folder / f"{key}.lock"):
-        if not made.exists():
-            header.write_text(text, encoding="utf-8")
-            run_compiler([*command, "-x", "c++-header", str(header), "-o", str(made)])
-    return header
 
 
 def _command(flags: Mapping[str, Any]) -> list[str]:
