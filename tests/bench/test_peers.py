@@ -182,19 +182,6 @@ def test_a_child_answers_until_it_ends_and_says_why(tmp_path: Path) -> None:
     assert "noise" in (tmp_path / "log").read_text()
 
 
-def test_a_child_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
-    source = (
-        "import tempfile\n"
-        "from tests.bench.child import answer\n"
-        "answer(lambda _: {}, made=tempfile.mkdtemp())\n"
-    )
-    command = [sys.executable, "-c", source]
-    with Child(command, cwd=ROOT, log=tmp_path / "log") as child:
-        made = Path(child.hello["made"])
-        assert made.is_dir()
-    assert not made.exists()
-
-
 def test_ratios_are_of_the_same_round() -> None:
     ours = section.Contender(
         name=section.OURS,
