@@ -27,7 +27,9 @@ _OPTIONS = {
     "cpp.vec_isa_ok": True,  # what the processor has was asked before; a compiler takes 20 s to say
     "compile_threads": 1,
     "aot_inductor.enable_line_tables": False,
-    "aot_inductor.package_cpp_only": True,  # native.py compiles
+    # native.py compiles, and reads headers in its own way.
+    "aot_inductor.package_cpp_only": True,
+    "aot_inductor.precompile_headers": False,
     "size_asserts": False,  # they ask for an environment variable, and the key has settled sizes
 }
 # Without these the generated code would use whatever the building machine has.
@@ -61,7 +63,8 @@ class InductorCompiler:
 
     def load(self, call: Call, program: Path | None) -> Step:
         assert program is not None
-        return Bound(torch.classes.fourstep.Program(str(program), call.tensors))
+        # A name alone would be looked for among the system's libraries.
+        return Bound(torch.classes.fourstep.Program(str(program.absolute()), call.tensors))
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,21 @@ def _end_with_builder() -> None:
     os._exit(1)  # in the middle of a program: nobody wants it any more
 
 
+# In a worker, which Ctrl-C reaches as well: it has been given its next program by then.
+_interrupted = threading.Event()
+
+
 def _compile(compiler: Compiler, task: Task, folder: Path) -> Path:
+    if _interrupted.is_set():
+        raise KeyboardInterrupt
+    try:
+        return _compile_one(compiler, task, folder)
+    except KeyboardInterrupt:
+        _interrupted.set()
+        raise
+
+
+def _compile_one(compiler: Compiler, task: Task, folder: Path) -> Path:
     # Here, where the error is whole: what comes back from a process has lost its causes. The folder
     # is gone when its user reads of it.
     with writing(folder.parent):

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from graphs.compile import parallel
 from graphs.compile.native import STAND_INS
 from graphs.compile.parallel import compile_all
 from tests.server.rpc.working import until
@@ -65,6 +67,25 @@ def test_no_worker_outlives_its_builder(tmp_path: Path) -> None:
     finally:
         for one in filter(runs, workers):
             os.kill(one, signal.SIGKILL)
+
+
+def test_an_interrupted_worker_takes_no_other_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool hands out programs ahead, and a first one makes what all need anew."""
+    monkeypatch.setattr(parallel, "_interrupted", threading.Event())
+    begun: list[str] = []
+
+    def interrupted(task: Any, folder: Path) -> Path:
+        begun.append(task.key)
+        raise KeyboardInterrupt
+
+    compiler: Any = SimpleNamespace(compile=interrupted)
+    for key in ("one", "two"):
+        task: Any = SimpleNamespace(key=key)
+        with pytest.raises(KeyboardInterrupt):
+            parallel._compile(compiler, task, tmp_path)
+    assert begun == ["one"]
 
 
 NAMES = [

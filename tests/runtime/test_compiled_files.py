@@ -1,10 +1,12 @@
 """The files of compiled engines: no weight is in them, and they are run where they lie."""
 
+import dataclasses
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from torch import Tensor
 from torch._C._aoti import AOTIModelContainerRunnerCpu
 from torch.utils._pytree import tree_leaves
@@ -12,8 +14,9 @@ from torch.utils._pytree import tree_leaves
 from graphs.chain import Call
 from graphs.compile.compiler import Step
 from graphs.compile.inductor import InductorCompiler
+from runtime.request import SamplingParams
 from tests.graphs.whole import golden_model
-from tests.runtime.compiled import inductor_artifact, with_compiler
+from tests.runtime.compiled import inductor_artifact, new_engine, programs, with_compiler
 from tests.sources import ROOT, environment
 
 
@@ -45,6 +48,15 @@ def test_engines_of_one_model_share_its_weights() -> None:
         runner = AOTIModelContainerRunnerCpu(str(path), 1)
         held = runner.extract_constants_map(False).values()
         assert sum(tensor.nbytes for tensor in held) < 200, path.name
+
+
+def test_an_artifact_may_be_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its programs then have names alone, which the system looks for elsewhere."""
+    artifact = inductor_artifact()
+    monkeypatch.chdir(artifact.folder)
+    here = {key: Path(path.name) for key, path in artifact.programs.items()}
+    made = new_engine(dataclasses.replace(programs("compiled"), files=here))
+    assert made.prefill([5, 6, 7], 0, SamplingParams()).tokens
 
 
 KILLED = """
