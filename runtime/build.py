@@ -8,6 +8,7 @@ means. Keeps true: what is written was run and compared first; no weight is in i
 import importlib
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from graphs.cache import cache_folder
 from graphs.chain import Model
 from graphs.checkpoint import Checkpoint
 from graphs.compile.check import Exercise, check_program, exercises, weight_tensors
-from graphs.compile.compiler import Compiler
+from graphs.compile.compiler import Compiler, EagerCompiler
 from graphs.compile.inductor import InductorCompiler
 from graphs.compile.parallel import compile_all
 from graphs.compile.program import OpenDims, Task, task_of
@@ -74,6 +75,8 @@ def build_artifact(
     Raises ValueError if it does, KernelBuildError, ProgramError, DiskError.
     """
     _check_new(out)
+    if options.compiler != EagerCompiler.name:
+        _check_temporary(tempfile.gettempdir())
     folders = out.parent, cache_folder()
     with writing(*folders):
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -95,6 +98,15 @@ def check_named(config: ModelConfig, named: Mapping[str, Sequence[int]]) -> None
                 f"{name} = {list(values)}: must be from {least[name]} to the model's "
                 f"{config.max_positions} positions"
             )
+
+
+def _check_temporary(folder: str) -> None:
+    """Torch splits its compilers' commands at spaces."""
+    if len(folder.split()) > 1:
+        raise ValueError(
+            f"engines cannot be compiled in {folder}, for the space in its name: "
+            f"set TMPDIR to another folder for temporary files"
+        )
 
 
 def _check_new(out: Path) -> None:

@@ -176,3 +176,14 @@ def test_missing_mtp_tensors_matter_to_those_who_draft(tmp_path: Path) -> None:
         open_checkpoint(folder, drafting=True)
     _, loaded = open_checkpoint(folder, drafting=False)
     assert loaded.mtp == ()
+
+
+def test_a_folder_for_temporary_files_with_a_space_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch would cut its name in two, in the middle of a build."""
+    model = golden_model()
+    monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path / "one two"))
+    with pytest.raises(ValueError, match=r"cannot be compiled in .*/one two, for the space"):
+        build_artifact(model.config, model.weights, tmp_path / "a", BuildOptions())
+    assert not (tmp_path / "a").exists()
