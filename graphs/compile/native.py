@@ -83,22 +83,17 @@ class _Part:
     code: str
     command: Sequence[str]
 
-    @property
-    def includes(self) -> str:
-        return "\n".join(dict.fromkeys(_INCLUDE.findall(self.code))) + "\n"
-
-    def header(self, folder: Path) -> Path:
-        """One that includes all that the code does, named by what its compiled form depends on."""
-        made_of = "\0".join((self.includes, *self.command))
-        return folder / f"{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.h"
-
-    def precompile(self, folder: Path) -> None:
-        """Make the header, and beside it, where compilers look for that, its compiled form."""
-        header = self.header(folder)
+    def precompile(self, folder: Path) -> Path:
+        """A header of all that the code includes, named by what its compiled form depends on, and
+        that form beside it, where compilers look for it."""
+        includes = "\n".join(dict.fromkeys(_INCLUDE.findall(self.code))) + "\n"
+        made_of = "\0".join((includes, *self.command))
+        header = folder / f"{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.h"
         compiled = header.with_suffix(".h.gch")
         if not compiled.exists():
-            header.write_text(self.includes, encoding="utf-8")
+            header.write_text(includes, encoding="utf-8")
             run_compiler([*self.command, "-x", "c++-header", str(header), "-o", str(compiled)])
+        return header
 
 
 def build(sources: Sources, library: Path) -> None:
@@ -110,15 +105,15 @@ def build(sources: Sources, library: Path) -> None:
     parts = [_Part(name="calls", code=sources.calls, command=(*base, _CALLS, "-w"))]
     if sources.kernels:
         parts.append(_Part(name="kernels", code=sources.kernels, command=(*base, _KERNELS, "-w")))
-    headers = library.parent / "headers"
-    with locked(headers / ".lock"), ThreadPoolExecutor() as pool:  # others wait for the same ones
-        list(pool.map(lambda part: part.precompile(headers), parts))
+    kept = library.parent / "headers"
+    with locked(kept / ".lock"), ThreadPoolExecutor() as pool:  # others wait for the same ones
+        headers = list(pool.map(lambda part: part.precompile(kept), parts))
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
         folder = Path(scratch)
-        for part in parts:
+        for part, header in zip(parts, headers, strict=True):
             source = folder / f"{part.name}.cpp"
             source.write_text(part.code, encoding="utf-8")
-            read = ("-include", str(part.header(headers)), "-c", str(source))
+            read = ("-include", str(header), "-c", str(source))
             run_compiler([*part.command, *read, "-o", str(source.with_suffix(".o"))])
         (folder / "constants.o").write_bytes(sources.constants)
         objects = sorted(map(str, folder.glob("*.o")))
@@ -129,7 +124,7 @@ def build(sources: Sources, library: Path) -> None:
 
 def _command(flags: Mapping[str, Any]) -> list[str]:
     """The compiler and its options but the level of optimisation."""
-    options = [f"-{flag}" for flag in flags["cflags"] if not re.fullmatch(r"O\w|Wall", flag)]
+    options = [f"-{flag}" for flag in flags["cflags"] if not re.fullmatch(r"O\w", flag)]
     return [
         flags["compiler"],
         *(f"-D{name.strip()}" for name in flags["definitions"]),
