@@ -7,6 +7,7 @@ means. Keeps true: what is written was run and compared first; no weight is in i
 
 import importlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -101,10 +102,11 @@ def check_named(config: ModelConfig, named: Mapping[str, Sequence[int]]) -> None
 
 
 def _check_temporary(folder: str) -> None:
-    """Torch splits its compilers' commands at spaces."""
-    if len(folder.split()) > 1:
+    """Torch splits its compilers' commands as a shell does."""
+    if found := re.search(r"[\s'\"\\]", folder):
+        what = {"'": "quote", '"': "quote", "\\": "backslash"}.get(found.group(), "space")
         raise ValueError(
-            f"engines cannot be compiled in {folder}, for the space in its name: "
+            f"engines cannot be compiled in {folder}, for the {what} in its name: "
             f"set TMPDIR to another folder for temporary files"
         )
 

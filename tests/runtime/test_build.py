@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -178,12 +179,24 @@ def test_missing_mtp_tensors_matter_to_those_who_draft(tmp_path: Path) -> None:
     assert loaded.mtp == ()
 
 
-def test_a_folder_for_temporary_files_with_a_space_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("one two", "space"),
+        (" one", "space"),
+        ("t'q", "quote"),
+        ('t"q', "quote"),
+        ("b\\s", "backslash"),
+    ],
+)
+def test_a_folder_for_temporary_files_that_torch_would_cut_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, what: str
 ) -> None:
-    """Torch would cut its name in two, in the middle of a build."""
+    """In the middle of a build."""
     model = golden_model()
-    monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path / "one two"))
-    with pytest.raises(ValueError, match=r"cannot be compiled in .*/one two, for the space"):
+    monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path / name))
+    with pytest.raises(
+        ValueError, match=rf"cannot be compiled in .*/{re.escape(name)}, for the {what}"
+    ):
         build_artifact(model.config, model.weights, tmp_path / "a", BuildOptions())
     assert not (tmp_path / "a").exists()
