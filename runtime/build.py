@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 
 import torch
 
@@ -180,23 +181,27 @@ def _compile(
 ) -> tuple[Path, dict[str, Path]]:
     """Kernels and programs side by side; the library is copied from the cache."""
     total = len(tasks) + 1
-    done = 0
+    done, lock = 0, Lock()
 
     def each(name: str) -> None:
         nonlocal done
-        done += 1
-        progress(f"compiling {name}", done, total)
+        with lock:
+            done += 1
+            progress(f"compiling {name}", done, total)
 
-    def waiting(lock: Path) -> None:
-        progress(f"waiting for another process that compiles kernels ({lock})", 0, 0)
+    def waiting(other: Path) -> None:
+        progress(f"waiting for another process that compiles kernels ({other})", 0, 0)
+
+    def library() -> Path:
+        path = build_kernels(cache_folder() / "kernels", waiting=waiting)
+        each("kernels")
+        return path
 
     progress("compiling kernels and programs", 0, total)
     with ThreadPoolExecutor(1) as pool:
-        cached = pool.submit(build_kernels, cache_folder() / "kernels", waiting=waiting)
+        cached = pool.submit(library)
         files = compile_all(compiler, tasks, folder, jobs=jobs, each=each)
-        kernels = Path(shutil.copy(cached.result(), folder))
-    each("kernels")
-    return kernels, files
+        return Path(shutil.copy(cached.result(), folder)), files
 
 
 def _check(

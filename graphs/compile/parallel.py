@@ -7,11 +7,13 @@ outlives the builder, however that ends.
 
 import multiprocessing
 import os
+import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from multiprocessing import spawn
 from pathlib import Path
 
@@ -20,6 +22,8 @@ import torch
 from graphs.compile.compiler import Compiler, EagerCompiler
 from graphs.compile.program import Task
 from graphs.disk import scratch_folder, writing
+
+_TOLD = re.compile("TORCHINDUCTOR_|TORCH_COMPILE_")
 
 
 def compile_all(
@@ -45,7 +49,8 @@ def compile_all(
             workers, mp_context=context, initializer=_start_worker, initargs=(scratch,)
         ) as pool,
     ):
-        running = {pool.submit(_compile, compiler, task, folder): task for task in tasks}
+        with _untold():
+            running = {pool.submit(_compile, compiler, task, folder): task for task in tasks}
         try:
             for done in as_completed(running):
                 task = running[done]
@@ -63,6 +68,16 @@ def check_main() -> None:
     """Raises RuntimeError, with what to do, in a worker that imports a script which builds engines
     wherever it is imported: it would wait for its own builder."""
     spawn.get_preparation_data("worker")
+
+
+@contextmanager
+def _untold() -> Iterator[None]:
+    """Processes that start meanwhile compile what we say, whatever the environment tells torch."""
+    told = {name: os.environ.pop(name) for name in list(os.environ) if _TOLD.match(name)}
+    try:
+        yield
+    finally:
+        os.environ.update(told)
 
 
 def _start_worker(scratch: str) -> None:

@@ -88,6 +88,36 @@ def test_an_interrupted_worker_takes_no_other_program(
     assert begun == ["one"]
 
 
+class Telling:
+    """A compiler that tells how torch's is set up, and where that puts its files."""
+
+    name = "telling"
+
+    def compile(self, task: Any, folder: Path) -> Path:
+        from torch._inductor import config
+        from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+        beside = Path(cache_dir()).parent == folder
+        told = folder / f"{task.key}.txt"
+        told.write_text(f"{beside} {config.max_autotune} {config.trace.enabled}", encoding="ascii")
+        return told
+
+
+def test_the_environment_does_not_say_how_to_compile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "with space"))
+    monkeypatch.setenv("TORCHINDUCTOR_MAX_AUTOTUNE", "1")
+    monkeypatch.setenv("TORCH_COMPILE_DEBUG", "1")
+    task, compiler = SimpleNamespace(key="one", name="one"), Telling()
+    here = tmp_path / "programs"
+    here.mkdir()
+    files = compile_all(compiler, [task], here, jobs=1)  # pyright: ignore[reportArgumentType]
+    assert files["one"].read_text(encoding="ascii") == "True False False"
+    assert [path.name for path in tmp_path.iterdir()] == ["programs"]
+    assert os.environ["TORCHINDUCTOR_MAX_AUTOTUNE"] == "1"  # for others it is still there
+
+
 NAMES = [
     "",
     " cpu",

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -48,6 +49,30 @@ def test_progress_is_told_and_the_folder_is_readable(tmp_path: Path) -> None:
     assert list(dict.fromkeys(kinds)) == ["compiling", "checking", "timing"]
     assert all(done <= total for _, done, total in said)
     assert said[-1] == ("timing", 1, 1)
+
+
+def test_kernels_are_told_of_when_they_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs take longer: the count would stand still for as long."""
+    said: list[tuple[str, int, int]] = []
+    told, real = threading.Event(), build.compile_all
+
+    def slow(*args: Any, **kwargs: Any) -> dict[str, Path]:
+        assert told.wait(60), said
+        return real(*args, **kwargs)
+
+    def progress(*what: Any) -> None:
+        said.append(what)
+        if what[0] == "compiling kernels":
+            told.set()
+
+    monkeypatch.setattr(build, "compile_all", slow)
+    built(tmp_path / "out", progress=progress)
+    assert [what[:2] for what in said[:2]] == [
+        ("compiling kernels and programs", 0),
+        ("compiling kernels", 1),
+    ]
 
 
 def pretended(runs: Sequence[tuple[str, Run]], spread: float = 1.0) -> Timed:
