@@ -7,7 +7,6 @@ outlives the builder, however that ends.
 
 import multiprocessing
 import os
-import re
 import shutil
 import tempfile
 import threading
@@ -23,7 +22,7 @@ from graphs.compile.compiler import Compiler, EagerCompiler
 from graphs.compile.program import Task
 from graphs.disk import scratch_folder, writing
 
-_TOLD = re.compile("TORCHINDUCTOR_|TORCH_COMPILE_")
+_TOLD = "TORCHINDUCTOR_", "TORCH_COMPILE_"
 
 
 def compile_all(
@@ -73,7 +72,7 @@ def check_main() -> None:
 @contextmanager
 def _untold() -> Iterator[None]:
     """Processes that start meanwhile compile what we say, whatever the environment tells torch."""
-    told = {name: os.environ.pop(name) for name in list(os.environ) if _TOLD.match(name)}
+    told = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(_TOLD)}
     try:
         yield
     finally:
