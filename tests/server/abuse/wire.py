@@ -4,6 +4,7 @@ Knows h2 and the framing of gRPC's messages. Does not know what is right. Keeps 
 server sends is read only when a test asks for it.
 """
 
+import select
 import socket
 import struct
 from collections.abc import Callable, Iterable
@@ -18,6 +19,7 @@ from h2.events import (
     DataReceived,
     Event,
     ResponseReceived,
+    SettingsAcknowledged,
     StreamEnded,
     StreamReset,
     TrailersReceived,
@@ -32,18 +34,22 @@ E = TypeVar("E", bound=Event)
 
 class Wire:
     """A connection whose handshake is done. `window`: bytes of a stream that the server may send
-    unasked. Nothing of what is sent is checked."""
+    unasked, to which it has agreed then. Nothing of what is sent is checked."""
 
-    def __init__(self, address: str, *, window: int = 65535) -> None:
+    def __init__(self, address: str, *, window: int | None = None) -> None:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=30)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         config = H2Configuration(validate_outbound_headers=False, normalize_outbound_headers=False)
         self.h2 = H2Connection(config)
-        self.h2.local_settings[SettingCodes.INITIAL_WINDOW_SIZE] = window
         self.h2.initiate_connection()
         self.events: list[Event] = []
         self.flush()
+        if window is not None:
+            # h2 tells nobody of a setting that is made before the connection is initiated.
+            self.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: window})
+            self.flush()
+            self.read(lambda: len(self.of(SettingsAcknowledged)) == 2)
 
     def __enter__(self) -> Self:
         return self
@@ -85,17 +91,27 @@ class Wire:
     def read(self, enough: Callable[[], bool], *, acknowledge: bool = True) -> None:
         """Take in what comes until there is enough of it, or the server hangs up."""
         while not enough():
-            try:
-                data = self.socket.recv(65536)
-            except ConnectionResetError:
+            if not self._take(acknowledge=acknowledge):
                 return
-            if not data:
+
+    def attend(self) -> None:
+        """Take in what is there, without waiting: pings are answered."""
+        while select.select([self.socket], [], [], 0)[0]:
+            if not self._take(acknowledge=False):
                 return
-            for event in self.h2.receive_data(data):
-                self.events.append(event)
-                if acknowledge and isinstance(event, DataReceived):
-                    self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-            self.flush()
+
+    def _take(self, *, acknowledge: bool) -> bool:
+        """Some of what comes; False if the server has hung up."""
+        try:
+            data = self.socket.recv(65536)
+        except ConnectionResetError:
+            return False
+        for event in self.h2.receive_data(data) if data else ():
+            self.events.append(event)
+            if acknowledge and isinstance(event, DataReceived):
+                self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+        self.flush()
+        return bool(data)
 
     def of(self, kind: type[E], stream: int | None = None) -> list[E]:
         """What came of this kind."""
