@@ -1,8 +1,7 @@
 """Compiles many tasks in worker processes.
 
 Knows processes. Keeps true: a worker gets shapes and options, never a tensor; the first failure
-stops the rest; what compilers leave in the folder for temporary files is gone in the end; no worker
-outlives the builder, however that ends.
+stops the rest; what compilers leave in the folder for temporary files is gone in the end.
 """
 
 import multiprocessing
@@ -10,19 +9,15 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
 from multiprocessing import spawn
 from pathlib import Path
 
-import torch
-
 from graphs.compile.compiler import Compiler, EagerCompiler
 from graphs.compile.program import Task
+from graphs.compile.worker import start_worker
 from graphs.disk import scratch_folder, writing
-
-_TOLD = "TORCHINDUCTOR_", "TORCH_COMPILE_"
 
 
 def compile_all(
@@ -45,11 +40,10 @@ def compile_all(
     with (
         scratch_folder() as scratch,
         ProcessPoolExecutor(
-            workers, mp_context=context, initializer=_start_worker, initargs=(scratch,)
+            workers, mp_context=context, initializer=start_worker, initargs=(scratch,)
         ) as pool,
     ):
-        with _untold():
-            running = {pool.submit(_compile, compiler, task, folder): task for task in tasks}
+        running = {pool.submit(_compile, compiler, task, folder): task for task in tasks}
         try:
             for done in as_completed(running):
                 task = running[done]
@@ -67,31 +61,6 @@ def check_main() -> None:
     """Raises RuntimeError, with what to do, in a worker that imports a script which builds engines
     wherever it is imported: it would wait for its own builder."""
     spawn.get_preparation_data("worker")
-
-
-@contextmanager
-def _untold() -> Iterator[None]:
-    """Processes that start meanwhile compile what we say, whatever the environment tells torch."""
-    told = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(_TOLD)}
-    try:
-        yield
-    finally:
-        os.environ.update(told)
-
-
-def _start_worker(scratch: str) -> None:
-    """The compilers' temporary files go where the builder removes them, whatever becomes of us."""
-    os.environ.update(TMPDIR=scratch, LC_ALL="C")
-    tempfile.tempdir = scratch
-    torch.set_num_threads(1)
-    threading.Thread(target=_end_with_builder, daemon=True).start()
-
-
-def _end_with_builder() -> None:
-    builder = multiprocessing.parent_process()
-    assert builder is not None
-    builder.join()
-    os._exit(1)  # in the middle of a program: nobody wants it any more
 
 
 # In a worker, which Ctrl-C reaches as well: it has been given its next program by then.

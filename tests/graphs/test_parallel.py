@@ -99,7 +99,8 @@ class Telling:
 
         beside = Path(cache_dir()).parent == folder
         told = folder / f"{task.key}.txt"
-        told.write_text(f"{beside} {config.max_autotune} {config.trace.enabled}", encoding="ascii")
+        settings = config.max_autotune, config.trace.enabled, config.aot_inductor.debug_compile
+        told.write_text(f"{beside} {settings}", encoding="ascii")
         return told
 
 
@@ -109,11 +110,12 @@ def test_the_environment_does_not_say_how_to_compile(
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "with space"))
     monkeypatch.setenv("TORCHINDUCTOR_MAX_AUTOTUNE", "1")
     monkeypatch.setenv("TORCH_COMPILE_DEBUG", "1")
+    monkeypatch.setenv("AOT_INDUCTOR_DEBUG_COMPILE", "1")
     task, compiler = SimpleNamespace(key="one", name="one"), Telling()
     here = tmp_path / "programs"
     here.mkdir()
     files = compile_all(compiler, [task], here, jobs=1)  # pyright: ignore[reportArgumentType]
-    assert files["one"].read_text(encoding="ascii") == "True False False"
+    assert files["one"].read_text(encoding="ascii") == "True (False, False, False)"
     assert [path.name for path in tmp_path.iterdir()] == ["programs"]
     assert os.environ["TORCHINDUCTOR_MAX_AUTOTUNE"] == "1"  # for others it is still there
 
