@@ -76,21 +76,13 @@ struct Layer {
     X* y;
   };
 
-  void block(const Product& p, const Expert& e, int64_t begin, int64_t end) const {
+  void block(const Product& p, const Expert& e, const Matrix* then, int64_t begin,
+             int64_t end) const {
     const Matrix& m = e.*p.matrix;
     float* sums = (float*)scratch(Use::sums, e.count * kBlock * sizeof(float));
-    product<X>(part(p.x, e), m, begin, end, sums, kBlock);
+    product<X>(part(p.x, e), m, then, begin, end, sums, kBlock);
     for (int64_t row = 0; row < e.count; ++row)
       write(sums + row * kBlock, end - begin, p.y + (e.first + row) * m.out + begin);
-  }
-
-  // Begins to bring in what the first tiles of m read: a walk through a matrix fetches for itself.
-  static void soon(const Matrix& m) {
-    int64_t bytes = m.out * m.row_bytes();
-    if (bytes > kSoon) bytes = kSoon;
-    for (int64_t i = 0; i < bytes; i += 64) prefetch(m.weight, i);
-    if (m.format != Format::nvfp4) return;
-    for (int64_t i = 0; i < bytes / 8; i += 64) prefetch(m.scale, i);
   }
 
   // The products with every expert, in parallel over blocks of outputs; all have as many outputs.
@@ -100,17 +92,14 @@ struct Layer {
     int64_t blocks = (any.out + kBlock - 1) / kBlock, matrices = job.count * count;
     int64_t bytes = matrices * any.out * any.row_bytes();
     int64_t grain = pieces_at_once(matrices * blocks, bytes, job.assignments / job.count);
-    auto matrix = [&](int64_t i) -> const Matrix& {
-      return job.experts[i / count].*all[i % count].matrix;
+    auto matrix = [&](int64_t i) {
+      return i < matrices ? &(job.experts[i / count].*all[i % count].matrix) : nullptr;
     };
     parallel_for(matrices * blocks, grain, [&](int64_t piece, int64_t last) {
       for (; piece < last; ++piece) {
         int64_t i = piece / blocks, begin = piece % blocks * kBlock, end = begin + kBlock;
-        if (end >= any.out) {
-          end = any.out;
-          if (i + 1 < matrices) soon(matrix(i + 1));
-        }
-        block(all[i % count], job.experts[i / count], begin, end);
+        if (end > any.out) end = any.out;
+        block(all[i % count], job.experts[i / count], matrix(i + 1), begin, end);
       }
     });
   }

@@ -24,7 +24,8 @@ struct Linear {
     }
     int64_t begin = piece * kBlock, end = begin + kBlock < m->out ? begin + kBlock : m->out;
     float* y = (float*)scratch(Use::sums, job.rows * kBlock * sizeof(float));
-    product<X>(x.of(*m), *m, begin, end, y, kBlock);
+    const Matrix* then = m + 1 < job.matrices + job.count ? m + 1 : nullptr;
+    product<X>(x.of(*m), *m, then, begin, end, y, kBlock);
     for (int64_t row = 0; row < job.rows; ++row) {
       int64_t at = row * width + column + begin;
       if (job.out_bf16) write(y + row * kBlock, end - begin, (bf16*)job.out + at);

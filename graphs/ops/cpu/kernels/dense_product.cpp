@@ -13,15 +13,16 @@ inline int64_t groups_at_once(const PackedRows<X>& x, int64_t bytes) {
 }
 
 template <typename X, typename Rows>
-void product_of(const PackedRows<X>& x, const Matrix& m, int64_t begin, int64_t end, float* y,
-                int64_t ys) {
+void product_of(const PackedRows<X>& x, const Matrix& m, const Matrix* then, int64_t begin,
+                int64_t end, float* y, int64_t ys) {
   bool buffered = x.groups() > Rows::kFewGroups;
   int64_t whole = m.in / kStep<X>, rest = m.in % kStep<X>;
   int64_t at_once = groups_at_once(x, buffered ? kBufferedBytes : kPlainBytes);
+  Walk walk(m, then);
   for (int64_t first = 0; first < x.groups(); first += at_once) {
     int64_t last = first + at_once < x.groups() ? first + at_once : x.groups();
     for (int64_t out = begin; out < end; out += kOuts) {
-      Rows w(m, out);
+      Rows w(walk, out);
       float* to = y + out - begin;
       if (!buffered) {
         groups_tile<X>(x, first, last, w, whole, rest, m.factor, to, ys);
@@ -37,9 +38,10 @@ void product_of(const PackedRows<X>& x, const Matrix& m, int64_t begin, int64_t 
 
 #if defined(__AVX512BF16__)
 // Decoding for every group costs little more than a buffer would.
-void woven_product(const PackedRows<bf16>& x, const Matrix& m, int64_t begin, int64_t end, float* y,
-                   int64_t ys) {
-  int64_t at_once = groups_at_once(x, kPlainBytes), distance = knot_distance(m);
+void woven_product(const PackedRows<bf16>& x, const Matrix& m, const Matrix* then, int64_t begin,
+                   int64_t end, float* y, int64_t ys) {
+  int64_t at_once = groups_at_once(x, kPlainBytes);
+  Walk walk(m, then);
   // Several groups take turns with each tile of weights, one walks through all of them.
   int64_t outs = x.groups() > 1 ? kKnotOuts : end - begin;
   for (int64_t first = 0; first < x.groups(); first += at_once) {
@@ -49,7 +51,7 @@ void woven_product(const PackedRows<bf16>& x, const Matrix& m, int64_t begin, in
         with_count<kRows>(x.size(g), [&](auto count) {
           float* to = y + x.first(g) * ys + out - begin;
           constexpr int R = decltype(count)::value;
-          knots_block<R>(x.group(g), m, out, out + outs, distance, to, ys);
+          knots_block<R>(x.group(g), walk, out, out + outs, to, ys);
         });
   }
 }
@@ -58,23 +60,23 @@ void woven_product(const PackedRows<bf16>& x, const Matrix& m, int64_t begin, in
 }  // namespace
 
 template <typename X>
-void product(const PackedRows<X>& x, const Matrix& m, int64_t begin, int64_t end, float* y,
-             int64_t ys) {
+void product(const PackedRows<X>& x, const Matrix& m, const Matrix* then, int64_t begin,
+             int64_t end, float* y, int64_t ys) {
   switch (m.format) {
-    case Format::bf16: return product_of<X, PlainRows<X, bf16>>(x, m, begin, end, y, ys);
-    case Format::f32: return product_of<X, PlainRows<X, float>>(x, m, begin, end, y, ys);
-    case Format::fp8: return product_of<X, Fp8Rows<X>>(x, m, begin, end, y, ys);
+    case Format::bf16: return product_of<X, PlainRows<X, bf16>>(x, m, then, begin, end, y, ys);
+    case Format::f32: return product_of<X, PlainRows<X, float>>(x, m, then, begin, end, y, ys);
+    case Format::fp8: return product_of<X, Fp8Rows<X>>(x, m, then, begin, end, y, ys);
     case Format::nvfp4:
 #if defined(__AVX512BF16__)
-      if constexpr (sizeof(X) == 2) return woven_product(x, m, begin, end, y, ys);
+      if constexpr (sizeof(X) == 2) return woven_product(x, m, then, begin, end, y, ys);
 #endif
-      return product_of<X, Nvfp4Rows<X>>(x, m, begin, end, y, ys);
+      return product_of<X, Nvfp4Rows<X>>(x, m, then, begin, end, y, ys);
   }
 }
 
-template void product<bf16>(const PackedRows<bf16>&, const Matrix&, int64_t, int64_t, float*,
-                            int64_t);
-template void product<float>(const PackedRows<float>&, const Matrix&, int64_t, int64_t, float*,
-                             int64_t);
+template void product<bf16>(const PackedRows<bf16>&, const Matrix&, const Matrix*, int64_t, int64_t,
+                            float*, int64_t);
+template void product<float>(const PackedRows<float>&, const Matrix&, const Matrix*, int64_t,
+                             int64_t, float*, int64_t);
 
 }  // namespace fs::FS_ISA

@@ -61,7 +61,7 @@ void run(const RouteJob& job) {
     for (; block < last; ++block) {
       int64_t begin = block * kBlock, end = begin + kBlock < m.out ? begin + kBlock : m.out;
       float* y = (float*)scratch(Use::sums, job.rows * kBlock * sizeof(float));
-      product<float>(x, m, begin, end, y, kBlock);
+      product<float>(x, m, nullptr, begin, end, y, kBlock);
       for (int64_t row = 0; row < job.rows; ++row)
         std::memcpy(p + row * m.out + begin, y + row * kBlock, (end - begin) * sizeof(float));
     }

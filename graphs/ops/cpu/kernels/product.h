@@ -110,10 +110,11 @@ struct Inputs {
 };
 
 // y[row * ys + out - begin] = x[row] . m[out] for outs [begin, end), at most kBlock of them. A row
-// of y has kBlock places, of which those after the last out are written too.
+// of y has kBlock places, of which those after the last out are written too. `then`: the matrix
+// that this thread reads after m, if any; its beginning is fetched in time.
 template <typename X>
-void product(const PackedRows<X>& x, const Matrix& m, int64_t begin, int64_t end, float* y,
-             int64_t ys);
+void product(const PackedRows<X>& x, const Matrix& m, const Matrix* then, int64_t begin,
+             int64_t end, float* y, int64_t ys);
 
 // Pieces to take at a time: one, or all when the work is done before another thread would help.
 inline int64_t pieces_at_once(int64_t pieces, int64_t weight_bytes, int64_t rows) {

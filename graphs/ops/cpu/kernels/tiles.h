@@ -47,13 +47,14 @@ FS_INLINE void finish(const Packed<X>* x, const Rows& w, int64_t whole, int64_t 
 }
 
 // One group of R rows times the kOuts rows of w, step by step: `whole` steps and `rest` elements.
+// `first` of the groups that read w, which fetches what comes later.
 template <typename X, int R, typename Rows>
-void tile(const Packed<X>* x, const Rows& w, int64_t whole, int64_t rest, float factor, float* y,
-          int64_t ys) {
+void tile(const Packed<X>* x, const Rows& w, bool first, int64_t whole, int64_t rest, float factor,
+          float* y, int64_t ys) {
   V acc[R][kOuts];
   clear(acc);
   for (int64_t s = 0; s < whole; ++s) {
-    w.ahead(s);
+    if (first) w.ahead(s);
     Operand<X> b[kOuts];
 #pragma GCC unroll 8
     for (int o = 0; o < kOuts; ++o) b[o] = w.at(o, s);
@@ -67,8 +68,9 @@ void tile(const Packed<X>* x, const Rows& w, int64_t whole, int64_t rest, float 
 }
 
 // The same, weight row after weight row, as much of each in its turn as activations leave room for
-// in the first cache: memory is read nearly in its order, which is faster. With few activations the
-// processor itself runs far ahead, with more of them what the next turn reads is fetched.
+// in the first cache: memory is read nearly in its order, which is faster. With one activation the
+// processor itself runs far ahead, but not into another matrix; with two it does if every other
+// line is fetched; with more of them all must be.
 template <typename X, int R, typename Rows>
 void stream(const Packed<X>* x, const Rows& w, int64_t whole, int64_t rest, float factor, float* y,
             int64_t ys) {
@@ -79,13 +81,17 @@ void stream(const Packed<X>* x, const Rows& w, int64_t whole, int64_t rest, floa
   int64_t turn = turns > 1 ? (whole + turns - 1) / turns : whole;
   for (int64_t first = 0; first < whole; first += turn) {
     int64_t end = first + turn < whole ? first + turn : whole;
-    int64_t next = end < whole ? turn : kOuts * whole - first;
+    bool last = end == whole;
+    bool fetches = R > 1 || (last && w.distance.beyond);
 #pragma GCC unroll 8
     for (int o = 0; o < kOuts; ++o) {
       V row[R];
       for (int r = 0; r < R; ++r) row[r] = acc[r][o];
       for (int64_t s = first; s < end; ++s) {
-        if constexpr (R > 2) w.soon(o, s + next);
+        if (fetches && (R > 2 || s % 2 == 0)) {
+          if (last) w.soon(o, (s - first) * Rows::kStepBytes);
+          else prefetch(w.row[o] + (s + turn) * kStep<X>, 0);
+        }
         Operand<X> b = w.at(o, s);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r)
@@ -122,7 +128,7 @@ inline void groups_tile(const PackedRows<X>& x, int64_t first, int64_t last, con
         if (x.groups() == 1)
           return stream<X, R>(x.group(g), w, whole, rest, factor, y + row * ys, ys);
       }
-      tile<X, R>(x.group(g), w, whole, rest, factor, y + row * ys, ys);
+      tile<X, R>(x.group(g), w, g == first, whole, rest, factor, y + row * ys, ys);
     });
   }
 }

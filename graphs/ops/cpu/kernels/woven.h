@@ -31,12 +31,12 @@ struct KnotRows {
       scale[i] = (const uint8_t*)m.scale + row_of(m, out + i) * (m.in / 16);
     }
   }
-  // Knot k of what will be read `distance` later; `shared`: the half of it that there is.
-  FS_INLINE void ahead(int64_t k, int64_t distance, bool shared) const {
+  // Fetches knot k of what will be read later; `shared`: the half of it that there is.
+  FS_INLINE void ahead(int64_t k, const Distance& distance, bool shared) const {
     for (int i = 0; i < 2; ++i) {
-      prefetch(code[i] + k * 128, distance);
-      if (!shared) prefetch(code[i] + k * 128 + 64, distance);
-      if (k % 4 == 0) prefetch(scale[i] + k * kKnotBlocks, distance / 8);
+      prefetch(code[i] + k * 128, distance.weight);
+      if (!shared) prefetch(code[i] + k * 128 + 64, distance.weight);
+      if (k % 4 == 0) prefetch(scale[i] + k * kKnotBlocks, distance.scale);
     }
   }
 };
@@ -124,7 +124,8 @@ FS_INLINE void multiply_knots(const bf16* x, const Knot (&knot)[D], __m512 (&sum
 // R activation rows of m.in elements times two rows of m; lanes to sum to acc, kKnotOuts for each
 // activation row. False if a scale was odd and `Plain`: then they are worth nothing.
 template <int R, bool Plain>
-FS_INLINE bool knots_two(const bf16* x, const KnotRows& w, int64_t in, int64_t distance, V* acc) {
+FS_INLINE bool knots_two(const bf16* x, const KnotRows& w, int64_t in, const Distance& distance,
+                         V* acc) {
   __m512 total[2][R];
 #pragma GCC unroll 8
   for (auto& row : total)
@@ -169,25 +170,19 @@ FS_INLINE bool knots_two(const bf16* x, const KnotRows& w, int64_t in, int64_t d
   return !odd(largest);
 }
 
-// How far ahead of a walk through the rows is fetched: whole tiles of them.
-inline int64_t knot_distance(const Matrix& m) {
-  int64_t tile = kOuts * (m.in / 2);
-  return tile * (2 * tile < kSoon ? (kSoon + tile - 1) / tile : 2);
-}
-
-// One group of R rows times rows [begin, end) of m.
+// One group of R rows times rows [begin, end) of a matrix.
 template <int R>
-void knots_block(const bf16* x, const Matrix& m, int64_t begin, int64_t end, int64_t distance,
-                 float* y, int64_t ys) {
+void knots_block(const bf16* x, const Walk& walk, int64_t begin, int64_t end, float* y,
+                 int64_t ys) {
+  const Matrix& m = walk.m;
   float factor = m.factor * kScaleUnit;
   for (int64_t out = begin; out < end; out += kKnotOuts, y += kKnotOuts) {
     V acc[R][kKnotOuts];
-    // Nothing is fetched of what follows the matrix.
-    int64_t ahead = (m.out - out - kKnotOuts) * (m.in / 2) > distance ? distance : 0;
+    Distance distance(walk, out);
     for (int i = 0; i < kKnotOuts; i += 2) {
       KnotRows w(m, out + i);
-      if (!knots_two<R, true>(x, w, m.in, ahead, &acc[0][i])) [[unlikely]]
-        knots_two<R, false>(x, w, m.in, ahead, &acc[0][i]);
+      if (!knots_two<R, true>(x, w, m.in, distance, &acc[0][i])) [[unlikely]]
+        knots_two<R, false>(x, w, m.in, distance, &acc[0][i]);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) sums<kKnotOuts>(acc[r], factor, y + r * ys);
