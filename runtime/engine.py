@@ -176,6 +176,8 @@ class Engine:
         if self._flag(slot, mask):
             bound.inputs[2].array[:] = mask
         _run(bound.drafting if draft else bound.runner)
+        if self._processors is not None:
+            self._processors.rest()
         self._left = bound.residual, (int(ints[2]) - 1,)
         [committed] = self._read(bound, 1, drafting=draft)
         return committed

@@ -1,8 +1,8 @@
 """How many of this process's processors the kernels use, step by step.
 
 Knows the kernels' threads. Does not know engines. Keeps true: a step of one answer, which is short
-and followed by its message at once, leaves some to whoever sends and reads that; all other work,
-which gains more by them, has all.
+and followed by its message at once, leaves some to whoever sends and reads that, and so does what
+comes behind a prompt; all other work, which gains more by them, has all.
 """
 
 import os
@@ -24,3 +24,8 @@ class Processors:
         if self._spare and alone != self._sparing:
             self._sparing = alone
             set_threads(self._all - self._spare if alone else self._all)
+
+    def rest(self) -> None:
+        """After a call whose outputs go out before the next: threads that look out for that would
+        hold up who sends them."""
+        self.use(alone=True)

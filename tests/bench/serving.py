@@ -43,8 +43,9 @@ TEXT = f"""\
 always does; worker and client are two processes on the same cores, over loopback. Added by gRPC:
 {ANSWERS} answers of {TOKENS} tokens from the same process's runtime without gRPC, as many through
 it to a client that only reads and writes frames, which is what the bars are for, and as many to
-the client of grpcio, whose own work takes the same cores; in turns, no prompt cached; the first
-token includes tokenizing; between messages is an answer's mean. Streams: {STREAMS} opened at
+the client of grpcio, whose own work takes the same cores; in turns, no prompt cached; either way
+from the prompt's text, which is tokenized, to the first token; between messages is an answer's
+mean. Streams: {STREAMS} opened at
 once, greedy and sampled; right are those that got the tokens of the same request alone;
 overtaken: how many later requests had a first token before one, at most. Refusals: {SLOTS}
 streams run and the queue is full; windows of {WINDOW:g} s with and without {RATE} more requests a

@@ -45,16 +45,16 @@ class Direct:
         self._served, self._number = served, 0
 
     def answer(self, line: str) -> dict[str, Any]:
-        """`ms` from the request to each output, and the tokens."""
+        """`ms` from the text to each output, and the tokens."""
         given = json.loads(line)
         self._number += 1
+        start, ms, tokens = time.perf_counter(), list[float](), list[int]()
         request = Request(
             id=f"direct-{self._number}",
             prompt=self._served.text(given["text"]).ids,
             params=SamplingParams(**given["sampling"]),
             salt=f"direct-{self._number}",
         )
-        start, ms, tokens = time.perf_counter(), list[float](), list[int]()
         for output in self._served.service.submit(request):
             ms.append(1e3 * (time.perf_counter() - start))
             tokens.extend(output.step.token_ids if output.step else ())

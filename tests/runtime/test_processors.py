@@ -12,8 +12,8 @@ from tests.runtime.machine import Machine, tokens
 
 
 def used(monkeypatch: pytest.MonkeyPatch, *, spare: int, machine_has: int) -> list[int]:
-    """The threads that the kernels are given while one answer runs alone, then two, then one, which
-    catches up and runs again, and then a prompt is loaded."""
+    """The threads that the kernels are given while two prompts are loaded, one answer runs alone,
+    then two, then one, which catches up and runs again, and then a prompt is loaded."""
     given: list[int] = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(machine_has)))
     monkeypatch.setattr(processors, "set_threads", given.append)
@@ -30,12 +30,14 @@ def used(monkeypatch: pytest.MonkeyPatch, *, spare: int, machine_has: int) -> li
     return given
 
 
-def test_a_step_of_one_answer_leaves_some_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert used(monkeypatch, spare=1, machine_has=4) == [3, 4, 3, 4, 3, 4]
+def test_a_step_of_one_answer_and_what_follows_a_prompt_leave_some_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert used(monkeypatch, spare=1, machine_has=4) == [3, 4, 3, 4, 3, 4, 3, 4, 3]
 
 
 def test_one_is_always_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert used(monkeypatch, spare=9, machine_has=2) == [1, 2, 1, 2, 1, 2]
+    assert used(monkeypatch, spare=9, machine_has=2) == [1, 2, 1, 2, 1, 2, 1, 2, 1]
 
 
 @pytest.mark.parametrize(("spare", "machine_has"), [(0, 4), (1, 1)])

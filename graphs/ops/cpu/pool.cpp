@@ -76,12 +76,15 @@ struct Pool {
     }
   }
 
+  // A thread that is not wanted sleeps at once: its processor is left to others.
   void worker(int id) {
     uint32_t seen = epoch.load();
+    auto wanted = [&] { return id < threads.load(std::memory_order_relaxed); };
+    auto called = [&] { return epoch.load(std::memory_order_relaxed) != seen; };
     while (true) {
-      while (id < threads.load(std::memory_order_relaxed) && work()) {
+      while (wanted() && work()) {
       }
-      if (!await([&] { return epoch.load(std::memory_order_relaxed) != seen; })) {
+      if (!await([&] { return called() || !wanted(); }) || !called()) {
         sleepers.fetch_add(1);
         epoch.wait(seen);
         sleepers.fetch_sub(1);
