@@ -179,7 +179,8 @@ def _reduced_model(
 def _compile(
     tasks: list[Task], folder: Path, compiler: Compiler, jobs: int | None, progress: Progress
 ) -> tuple[Path, dict[str, Path]]:
-    """Kernels and programs side by side; the library is copied from the cache."""
+    """Kernels and programs side by side; the library is copied from the cache. What fails first is
+    raised: the rest is not waited for."""
     total = len(tasks) + 1
     done, lock = 0, Lock()
 
@@ -197,10 +198,15 @@ def _compile(
         each("kernels")
         return path
 
+    def program(name: str) -> None:
+        each(name)
+        if cached.done():
+            cached.result()
+
     progress("compiling kernels and programs", 0, total)
     with ThreadPoolExecutor(1) as pool:
         cached = pool.submit(library)
-        files = compile_all(compiler, tasks, folder, jobs=jobs, each=each)
+        files = compile_all(compiler, tasks, folder, jobs=jobs, each=program)
         return Path(shutil.copy(cached.result(), folder)), files
 
 

@@ -43,8 +43,8 @@ def compile_all(
             workers, mp_context=context, initializer=start_worker, initargs=(scratch,)
         ) as pool,
     ):
-        running = {pool.submit(_compile, compiler, task, folder): task for task in tasks}
         try:
+            running = {pool.submit(_compile, compiler, task, folder): task for task in tasks}
             for done in as_completed(running):
                 task = running[done]
                 files[task.key] = done.result()

@@ -4,10 +4,11 @@ import dataclasses
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -73,6 +74,23 @@ def test_kernels_are_told_of_when_they_are_there(
         ("compiling kernels and programs", 0),
         ("compiling kernels", 1),
     ]
+
+
+def test_kernels_that_fail_are_not_told_of_after_the_last_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user would wait minutes for one line."""
+
+    def endless(*_: Any, each: Callable[[str], object], **__: Any) -> NoReturn:
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            each("a program")
+        raise AssertionError("programs went on")
+
+    monkeypatch.setattr(build, "build_kernels", kernels_fail)
+    monkeypatch.setattr(build, "compile_all", endless)
+    with pytest.raises(KernelBuildError, match="no compiler"):
+        built(tmp_path / "out")
 
 
 def pretended(runs: Sequence[tuple[str, Run]], spread: float = 1.0) -> Timed:
