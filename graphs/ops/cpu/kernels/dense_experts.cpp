@@ -44,7 +44,7 @@ struct Layer {
   }
   // The rows of one expert, in groups of their own.
   static PackedRows<X> part(const PackedRows<X>& all, const Expert& e) {
-    return {all.data + all.steps() * kStep<X> * e.first, e.count, all.in, all.order};
+    return {all.data + all.steps * kStep<X> * e.first, e.count, all.in, all.order};
   }
 
   void pack(const Expert& e) const {
@@ -58,7 +58,7 @@ struct Layer {
   void activate(const Expert& e) const {
     PackedRows<X> to = part(act, e);
     to.clear_end();
-    for (int64_t g = 0; g < to.groups(); ++g) {
+    for (int64_t g = 0; g < to.groups; ++g) {
       for (int64_t row = to.first(g); row < to.first(g + 1); ++row) {
         const X *a = gate + (e.first + row) * width, *b = up + (e.first + row) * width;
         each_step(width, [&](int64_t k, int64_t count) {

@@ -9,18 +9,18 @@ namespace {
 constexpr int64_t kPlainBytes = 384 << 10, kBufferedBytes = 640 << 10;
 template <typename X>
 inline int64_t groups_at_once(const PackedRows<X>& x, int64_t bytes) {
-  return bytes / (kRows * x.steps() * 64) + 1;
+  return bytes / (kRows * x.steps * 64) + 1;
 }
 
 template <typename X, typename Rows>
 void product_of(const PackedRows<X>& x, const Matrix& m, const Matrix* then, int64_t begin,
                 int64_t end, float* y, int64_t ys) {
-  bool buffered = x.groups() > Rows::kFewGroups;
+  bool buffered = x.groups > Rows::kFewGroups;
   int64_t whole = m.in / kStep<X>, rest = m.in % kStep<X>;
   int64_t at_once = groups_at_once(x, buffered ? kBufferedBytes : kPlainBytes);
   Walk walk(m, then);
-  for (int64_t first = 0; first < x.groups(); first += at_once) {
-    int64_t last = first + at_once < x.groups() ? first + at_once : x.groups();
+  for (int64_t first = 0; first < x.groups; first += at_once) {
+    int64_t last = first + at_once < x.groups ? first + at_once : x.groups;
     for (int64_t out = begin; out < end; out += kOuts) {
       Rows w(walk, out);
       float* to = y + out - begin;
@@ -28,10 +28,10 @@ void product_of(const PackedRows<X>& x, const Matrix& m, const Matrix* then, int
         groups_tile<X>(x, first, last, w, whole, rest, m.factor, to, ys);
         continue;
       }
-      auto* data = (Packed<X>*)scratch(Use::weight, kOuts * x.steps() * 64);
+      auto* data = (Packed<X>*)scratch(Use::weight, kOuts * x.steps * 64);
       fill<X>(w, whole, rest, data);
       BufferRows<X> decoded{data};
-      groups_tile<X>(x, first, last, decoded, x.steps(), 0, m.factor, to, ys);
+      groups_tile<X>(x, first, last, decoded, x.steps, 0, m.factor, to, ys);
     }
   }
 }
@@ -43,9 +43,9 @@ void woven_product(const PackedRows<bf16>& x, const Matrix& m, const Matrix* the
   int64_t at_once = groups_at_once(x, kPlainBytes);
   Walk walk(m, then);
   // Several groups take turns with each tile of weights, one walks through all of them.
-  int64_t outs = x.groups() > 1 ? kKnotOuts : end - begin;
-  for (int64_t first = 0; first < x.groups(); first += at_once) {
-    int64_t last = first + at_once < x.groups() ? first + at_once : x.groups();
+  int64_t outs = x.groups > 1 ? kKnotOuts : end - begin;
+  for (int64_t first = 0; first < x.groups; first += at_once) {
+    int64_t last = first + at_once < x.groups ? first + at_once : x.groups;
     for (int64_t out = begin; out < end; out += outs)
       for (int64_t g = first; g < last; ++g)
         with_count<kRows>(x.size(g), [&](auto count) {

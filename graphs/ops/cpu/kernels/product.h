@@ -30,18 +30,26 @@ inline Order order_of(const Matrix& m) {
 
 template <typename X>
 struct PackedRows {
-  Packed<X>* data;
-  int64_t rows, in;
-  Order order;
+  Packed<X>* data = nullptr;
+  int64_t rows = 0, in = 0;
+  Order order = Order::plain;
+  int64_t groups = 0, least = 0, larger = 0;  // rows of a group; the first have one more
+  int64_t steps = 0;
+
+  PackedRows() = default;
+  PackedRows(Packed<X>* data, int64_t rows, int64_t in, Order order)
+      : data(data), rows(rows), in(in), order(order), groups((rows + kRows - 1) / kRows) {
+    if (groups > 1) least = rows / groups, larger = rows % groups;
+    else least = rows;
+    steps = (in + unit() - 1) / unit() * (unit() / kStep<X>);
+  }
 
   // Elements that end a row together, the last of them zeros where the row is shorter.
   int64_t unit() const { return order == Order::woven ? kKnot : kStep<X>; }
-  int64_t steps() const { return (in + unit() - 1) / unit() * (unit() / kStep<X>); }
-  int64_t groups() const { return (rows + kRows - 1) / kRows; }
-  int64_t first(int64_t group) const { return group * rows / groups(); }
-  int64_t size(int64_t group) const { return first(group + 1) - first(group); }
-  Packed<X>* group(int64_t g) const { return data + first(g) * steps() * kStep<X>; }
-  int64_t elements() const { return rows * steps() * kStep<X>; }
+  int64_t first(int64_t group) const { return group * least + (group < larger ? group : larger); }
+  int64_t size(int64_t group) const { return least + (group < larger); }
+  Packed<X>* group(int64_t g) const { return data + first(g) * steps * kStep<X>; }
+  int64_t elements() const { return rows * steps * kStep<X>; }
 
   // Stores elements [k, k + 16) of row i of group g, for a k that is a multiple of sixteen.
   void put(int64_t g, int64_t i, int64_t k, V values) const {
@@ -66,8 +74,8 @@ struct PackedRows {
   // Zeros in the last, incomplete unit of every row, before what there is of it is put.
   void clear_end() const {
     if (in % unit() == 0) return;
-    for (int64_t g = 0; g < groups(); ++g) {
-      int64_t end = steps() * size(g) * kStep<X>, last = unit() * size(g);
+    for (int64_t g = 0; g < groups; ++g) {
+      int64_t end = steps * size(g) * kStep<X>, last = unit() * size(g);
       std::memset(group(g) + end - last, 0, last * sizeof(Packed<X>));
     }
   }
@@ -77,13 +85,15 @@ struct PackedRows {
 template <typename X, typename T, typename RowAt>
 void pack_rows(const PackedRows<X>& x, const RowAt& row) {
   x.clear_end();
-  int64_t size = x.order == Order::plain ? kStep<X> : kLanes, whole = x.in / size * size;
-  for (int64_t g = 0; g < x.groups(); ++g) {
-    for (int64_t i = 0; i < x.size(g); ++i) {
+  bool plain = x.order == Order::plain;
+  int64_t at_once = plain ? kStep<X> : kLanes, whole = x.in / at_once * at_once;
+  for (int64_t g = 0; g < x.groups; ++g) {
+    int64_t size = x.size(g);
+    for (int64_t i = 0; i < size; ++i) {
       const T* from = row(x.first(g) + i);
       Packed<X>* to = x.group(g) + i * kStep<X>;
-      for (int64_t k = 0; k < whole; k += size) {
-        if (x.order == Order::plain) store_operand(operand_of<X>(from + k), to + k * x.size(g));
+      for (int64_t k = 0; k < whole; k += at_once) {
+        if (plain) store_operand(operand_of<X>(from + k), to + k * size);
         else x.put(g, i, k, load(from + k));
       }
       for (int64_t k = whole; k < x.in; k += kLanes) {

@@ -125,7 +125,7 @@ inline void groups_tile(const PackedRows<X>& x, int64_t first, int64_t last, con
     with_count<kRows>(rows, [&](auto count) {
       constexpr int R = decltype(count)::value;
       if constexpr (Rows::kStreams) {
-        if (x.groups() == 1)
+        if (x.groups == 1)
           return stream<X, R>(x.group(g), w, whole, rest, factor, y + row * ys, ys);
       }
       tile<X, R>(x.group(g), w, g == first, whole, rest, factor, y + row * ys, ys);
