@@ -81,16 +81,23 @@ def step_costs(engine: Engine) -> tuple[Costs, str | None]:
 
 def _runs(engine: Engine, position: int) -> Iterator[tuple[str, Callable[[], object]]]:
     for batch, width in engine.shapes:
-        turns = [
-            Turn(slot=slot, position=position, token=1, drafts=tuple(range(2, 1 + width)))
-            for slot in range(batch)
-        ]
+        turns = _turns(batch, width, position, engine.config.vocab_size)
         yield f"verify {batch}x{width}", lambda t=turns: engine.decode(t, draft=False)
         if engine.draft_tokens:
             yield f"whole {batch}x{width}", lambda t=turns: engine.decode(t)
     for rows in engine.catch_up.sizes:
         used = min(rows, position)
         yield f"observe {rows}", lambda r=used: engine.observe(0, position - 1, r)
+
+
+def _turns(batch: int, width: int, position: int, vocab: int) -> list[Turn]:
+    """Every row another token: slots that said the same would share their experts."""
+    tokens = itertools.count(1)
+    rows = [[next(tokens) % vocab for _ in range(width)] for _ in range(batch)]
+    return [
+        Turn(slot=slot, position=position, token=token, drafts=tuple(drafts))
+        for slot, (token, *drafts) in enumerate(rows)
+    ]
 
 
 def _named(times: Mapping[str, float], prefix: str) -> dict[str, float]:
