@@ -89,11 +89,10 @@ struct PlainRows {
   FS_INLINE Operand<X> at(int i, int64_t s) const { return operand_of<X>(row[i] + s * kStep<X>); }
   FS_INLINE void ahead(int64_t s) const {
     if (s * kStepBytes % 64) return;
-    for (int i = 0; i < kOuts; ++i)
-      for (int64_t line = 0; line < kStepBytes; line += 64) soon(i, s * kStepBytes + line);
+    for (const T* p : row)
+      for (int64_t line = 0; line < kStepBytes; line += 64)
+        prefetch(p + s * kStep<X>, distance.weight + line);
   }
-  // Fetches what will be read instead of row i, from a byte on.
-  FS_INLINE void soon(int i, int64_t byte) const { prefetch(row[i], distance.weight + byte); }
   FS_APART Operand<X> part(int i, int64_t s, int64_t count) const {
     return operand_of<X>(row[i] + s * kStep<X>, count);
   }

@@ -69,8 +69,8 @@ void tile(const Packed<X>* x, const Rows& w, bool first, int64_t whole, int64_t 
 
 // The same, weight row after weight row, as much of each in its turn as activations leave room for
 // in the first cache: memory is read nearly in its order, which is faster. With one activation the
-// processor itself runs far ahead, but not into another matrix; with two it does if every other
-// line is fetched; with more of them all must be.
+// processor itself runs far ahead, but not into another matrix; with more of them what the next
+// turn reads is fetched.
 template <typename X, int R, typename Rows>
 void stream(const Packed<X>* x, const Rows& w, int64_t whole, int64_t rest, float factor, float* y,
             int64_t ys) {
@@ -81,17 +81,14 @@ void stream(const Packed<X>* x, const Rows& w, int64_t whole, int64_t rest, floa
   int64_t turn = turns > 1 ? (whole + turns - 1) / turns : whole;
   for (int64_t first = 0; first < whole; first += turn) {
     int64_t end = first + turn < whole ? first + turn : whole;
-    bool last = end == whole;
-    bool fetches = R > 1 || (last && w.distance.beyond);
+    bool last = end == whole, fetches = R > 1 || (last && w.distance.beyond);
+    int64_t ahead = last ? w.distance.weight - first * Rows::kStepBytes : turn * Rows::kStepBytes;
 #pragma GCC unroll 8
     for (int o = 0; o < kOuts; ++o) {
       V row[R];
       for (int r = 0; r < R; ++r) row[r] = acc[r][o];
       for (int64_t s = first; s < end; ++s) {
-        if (fetches && (R > 2 || s % 2 == 0)) {
-          if (last) w.soon(o, (s - first) * Rows::kStepBytes);
-          else prefetch(w.row[o] + (s + turn) * kStep<X>, 0);
-        }
+        if (fetches) prefetch(w.row[o] + s * kStep<X>, ahead);
         Operand<X> b = w.at(o, s);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r)
