@@ -36,7 +36,7 @@ from tests.sources import ROOT
 
 SLOTS, STREAMS, TOKENS = 8, 64, 64
 LONG = 3800  # tokens of an answer that runs through both windows
-ANSWERS, ROUNDS, WINDOW, RATE, IDLE = 120, 6, 2.0, 200, 20.0
+ANSWERS, ROUNDS, WINDOW, RATE, IDLE = 120, 24, 2.0, 200, 20.0
 TEXT = f"""\
 `make bench` (= `python -m tests.bench serving`): step5-nano behind the whole of `fourstep serve`,
 {SLOTS} slots, width policy auto; steps of one answer leave one core to others, as the worker
@@ -45,11 +45,10 @@ always does; worker and client are two processes on the same cores, over loopbac
 it to a client that only reads and writes frames, which is what the bars are for, and as many to
 the client of grpcio, whose own work takes the same cores; in turns, no prompt cached; either way
 from the prompt's text, which is tokenized, to the first token; between messages is an answer's
-mean. Streams: {STREAMS} opened at
-once, greedy and sampled; right are those that got the tokens of the same request alone;
-overtaken: how many later requests had a first token before one, at most. Refusals: {SLOTS}
-streams run and the queue is full; windows of {WINDOW:g} s with and without {RATE} more requests a
-second, in turns, {ROUNDS} times. Idle: processor time of
+mean. Streams: {STREAMS} opened at once, greedy and sampled; right are those that got the tokens of
+the same request alone; overtaken: how many later requests had a first token before one, at most.
+Refusals: {SLOTS} streams run and the queue is full; windows of {WINDOW:g} s with and without {RATE}
+more requests a second, in turns, {ROUNDS} times: rounds differ widely. Idle: processor time of
 the worker in {IDLE:g} s with a client connected."""
 
 
